@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+#
+# Run all suites in the current directory: a copy of the tree that the current
+# user owns, built and installed.  PATH has PostgreSQL's programs.  Prints what
+# fails, and "N passed, N failed" at the end.
+
+set -uo pipefail
+
+passed=0
+failed=0
+log=$(mktemp -d)
+trap 'rm -rf "$log"' EXIT
+
+# count PASSED FAILED: add to the sums
+count() {
+	passed=$((passed + $1))
+	failed=$((failed + $2))
+}
+
+# Both of pg_regress's styles: "test foo ... ok", and TAP since version 16
+count_regress() {
+	count "$(grep -cE '^(ok +[0-9]+|test .* \.\.\. ok)' "$1")" \
+		"$(grep -cE '^(not ok +[0-9]+|test .* \.\.\. FAILED)' "$1")"
+}
+
+# suite NAME command...: run one; a suite that ran no test has failed
+suite() {
+	local name=$1 before=$((passed + failed)) failed_before=$failed
+	shift
+	"$@" >"$log/$name" 2>&1
+	local status=$?
+	case $name in
+		regress | isolation) count_regress "$log/$name" ;;
+		*)	count "$(grep -cE '^ok [0-9]' "$log/$name")" \
+				"$(grep -cE '^not ok [0-9]' "$log/$name")" ;;
+	esac
+	if [ "$((passed + failed))" -eq "$before" ]; then
+		echo "$name: no test was run"
+		failed=$((failed + 1))
+	elif [ "$status" -ne 0 ] && [ "$failed" -eq "$failed_before" ]; then
+		echo "$name: ended with status $status"
+		failed=$((failed + 1))
+	fi
+	if [ "$failed" -ne "$failed_before" ]; then
+		cat "$log/$name"
+		find . -name regression.diffs -exec cat {} + 2>/dev/null
+	fi
+}
+
+# The suites of PGXS's installcheck, one at a time: make stops at the first
+# that fails
+regress() {
+	make -s installcheck REGRESS_OPTS="--load-extension=idem_tool --encoding=UTF8 --temp-instance=./tmp_inst --temp-config=test/test.conf" \
+		ISOLATION= TAP_TESTS= with_llvm=no
+}
+
+isolation() {
+	make -s installcheck REGRESS= TAP_TESTS= with_llvm=no \
+		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=test/test.conf"
+}
+
+tap() {
+	make -s installcheck REGRESS= ISOLATION= with_llvm=no PROVE_FLAGS=-v
+}
+
+pgtap() {
+	local data=$PWD/tmp_pgtap
+	initdb -D "$data" -U postgres -A trust -E UTF8 --no-locale --no-sync >"$log/initdb" || return
+	pg_ctl -D "$data" -w -l "$log/server" \
+		-o "-c listen_addresses= -c unix_socket_directories='$log' -c fsync=off" start >/dev/null || return
+	psql -X -q -h "$log" -U postgres -v ON_ERROR_STOP=1 \
+		-c 'CREATE EXTENSION pgtap' -c 'CREATE EXTENSION idem_tool' &&
+		pg_prove -v -h "$log" -U postgres -d postgres test/pgtap/*.sql
+	local status=$?
+	pg_ctl -D "$data" -m immediate stop >/dev/null
+	rm -rf "$data"
+	return "$status"
+}
+
+suite regress regress
+suite isolation isolation
+suite tap tap
+suite pgtap pgtap
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+#
+# Build idem_tool and run every suite: pg_regress, isolation, TAP, pgTAP.
+#
+#	bash scripts/test.sh
+#
+# Installs what is missing, as root or by sudo, on Debian 12.  Ends with one
+# line "N passed, N failed".
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/common.sh
+. "$root/scripts/common.sh"
+
+packages=(gcc make git postgresql-15 postgresql-server-dev-15
+	postgresql-15-pgtap libtap-parser-sourcehandler-pgtap-perl
+	libipc-run-perl pgbouncer python3-psycopg sudo)
+
+dir=$(mktemp -d)
+trap 'as_root rm -rf "$dir"' EXIT
+chmod 755 "$dir"
+
+quietly "$dir/install.log" install_packages "${packages[@]}"
+find_postgres
+copy_tree "$dir/idem_tool"
+cd "$dir/idem_tool"
+
+quietly "$dir/build.log" make -j2 with_llvm=no COPT=-Werror
+quietly "$dir/build.log" as_root make install with_llvm=no
+as_root chown -R postgres "$dir"
+
+cd "$dir/idem_tool"
+as_postgres env PG_CONFIG="$PG_CONFIG" PATH="$bindir:$PATH" \
+	bash scripts/run-suites.sh

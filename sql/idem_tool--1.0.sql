@@ -1,0 +1,298 @@
+/* idem_tool--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION idem_tool" to load this file. \quit
+
+-- the table
+
+CREATE SEQUENCE @extschema@.idempotency_keys_token_seq AS bigint CACHE 1;
+
+COMMENT ON SEQUENCE @extschema@.idempotency_keys_token_seq IS
+'source of the fencing tokens; must never go back';
+
+CREATE TABLE @extschema@.idempotency_keys (
+	scope text COLLATE "C" NOT NULL DEFAULT '',
+	key text COLLATE "C" NOT NULL,
+	status text NOT NULL
+		CONSTRAINT idempotency_keys_status_check
+		CHECK (status IN ('in_progress', 'done', 'failed', 'released', 'expired')),
+	attempt integer NOT NULL,
+	maybe_ran boolean NOT NULL,
+	token bigint NOT NULL,
+	fingerprint bytea,
+	owner name NOT NULL,
+	holder text,
+	created_at timestamptz NOT NULL,
+	reserved_at timestamptz NOT NULL,
+	completed_at timestamptz,
+	expires_at timestamptz NOT NULL,
+	result jsonb,
+	PRIMARY KEY (scope, key)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE @extschema@.idempotency_keys IS
+'one row for each idempotency key; written by the idem_ functions';
+COMMENT ON COLUMN @extschema@.idempotency_keys.scope IS
+'key space, e.g. a tenant or a service';
+COMMENT ON COLUMN @extschema@.idempotency_keys.key IS
+'names one logical action within its scope';
+COMMENT ON COLUMN @extschema@.idempotency_keys.status IS
+'in_progress, done, failed, released or expired (a lapsed lease, once marked)';
+COMMENT ON COLUMN @extschema@.idempotency_keys.attempt IS
+'1 for the first reservation of the key, one more for each later one';
+COMMENT ON COLUMN @extschema@.idempotency_keys.maybe_ran IS
+'an earlier attempt may have had its effect';
+COMMENT ON COLUMN @extschema@.idempotency_keys.token IS
+'fencing token of the current attempt; rises with every reservation of the key';
+COMMENT ON COLUMN @extschema@.idempotency_keys.fingerprint IS
+'SHA-256 of the canonical request, if one was given';
+COMMENT ON COLUMN @extschema@.idempotency_keys.owner IS
+'role that reserved the key first; its members may act on it';
+COMMENT ON COLUMN @extschema@.idempotency_keys.holder IS
+'name of the current attempt''s executor, if one was given';
+COMMENT ON COLUMN @extschema@.idempotency_keys.created_at IS
+'first reservation of the key';
+COMMENT ON COLUMN @extschema@.idempotency_keys.reserved_at IS
+'start of the current attempt';
+COMMENT ON COLUMN @extschema@.idempotency_keys.completed_at IS
+'when the key became done or failed';
+COMMENT ON COLUMN @extschema@.idempotency_keys.expires_at IS
+'in progress: end of the lease; afterwards: end of memory';
+COMMENT ON COLUMN @extschema@.idempotency_keys.result IS
+'the result (done) or the error (failed)';
+COMMENT ON CONSTRAINT idempotency_keys_status_check ON @extschema@.idempotency_keys IS
+'the five states of a key';
+COMMENT ON CONSTRAINT idempotency_keys_pkey ON @extschema@.idempotency_keys IS
+'decides who reserves a key first';
+COMMENT ON INDEX @extschema@.idempotency_keys_pkey IS
+'the only index of the extension, so that completions stay heap-only updates';
+
+REVOKE ALL ON @extschema@.idempotency_keys FROM PUBLIC;
+REVOKE ALL ON SEQUENCE @extschema@.idempotency_keys_token_seq FROM PUBLIC;
+
+-- a user who is granted SELECT sees the rows that he may act on; the owner's
+-- name may be that of a role that is gone
+ALTER TABLE @extschema@.idempotency_keys ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY idempotency_keys_members ON @extschema@.idempotency_keys
+	FOR SELECT
+	USING (EXISTS (
+		SELECT FROM pg_catalog.pg_roles AS r
+		WHERE r.rolname OPERATOR(pg_catalog.=) idempotency_keys.owner
+		AND pg_catalog.pg_has_role(r.oid, 'MEMBER')));
+
+COMMENT ON POLICY idempotency_keys_members ON @extschema@.idempotency_keys IS
+'members of a key''s owner see it';
+
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys', '');
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys_token_seq', '');
+
+-- what callers use
+
+CREATE FUNCTION @extschema@.idem_reserve(
+	key text,
+	ttl interval DEFAULT NULL,
+	request jsonb DEFAULT NULL,
+	wait interval DEFAULT '0',
+	takeover interval DEFAULT NULL,
+	holder text DEFAULT NULL,
+	scope text DEFAULT NULL,
+	OUT status text,
+	OUT result jsonb,
+	OUT token bigint,
+	OUT attempt integer,
+	OUT maybe_ran boolean,
+	OUT created_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT retry_after integer)
+RETURNS record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text) IS
+'reserve a key before its action runs, or learn what has become of it';
+
+CREATE FUNCTION @extschema@.idem_complete(
+	key text,
+	result jsonb DEFAULT NULL,
+	token bigint DEFAULT 0,
+	ttl interval DEFAULT NULL,
+	scope text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_complete(text, jsonb, bigint, interval, text) IS
+'record the result of a reserved action, for every later caller';
+
+CREATE FUNCTION @extschema@.idem_fail(
+	key text,
+	error jsonb DEFAULT NULL,
+	token bigint DEFAULT 0,
+	ttl interval DEFAULT NULL,
+	scope text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_fail(text, jsonb, bigint, interval, text) IS
+'record that a reserved action has failed for good, for every later caller';
+
+CREATE FUNCTION @extschema@.idem_release(
+	key text,
+	token bigint DEFAULT 0,
+	scope text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_release(text, bigint, text) IS
+'give a reservation back: the action did not run';
+
+CREATE FUNCTION @extschema@.idem_abandon(
+	key text,
+	token bigint DEFAULT 0,
+	scope text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_abandon(text, bigint, text) IS
+'end a reservation''s lease: nobody knows whether the action ran';
+
+CREATE FUNCTION @extschema@.idem_extend(
+	key text,
+	ttl interval DEFAULT NULL,
+	token bigint DEFAULT 0,
+	scope text DEFAULT NULL)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_extend(text, interval, bigint, text) IS
+'extend a reservation''s lease, and keep others out until the transaction ends';
+
+CREATE FUNCTION @extschema@.idem_lookup(
+	key text,
+	scope text DEFAULT NULL)
+RETURNS TABLE (
+	scope text,
+	key text,
+	status text,
+	attempt integer,
+	maybe_ran boolean,
+	owner name,
+	holder text,
+	created_at timestamptz,
+	reserved_at timestamptz,
+	completed_at timestamptz,
+	expires_at timestamptz,
+	result jsonb)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+
+COMMENT ON FUNCTION @extschema@.idem_lookup(text, text) IS
+'what is known of a key, without touching it';
+
+-- keys and fingerprints
+
+CREATE FUNCTION @extschema@.idem_canonical(document jsonb)
+RETURNS text
+LANGUAGE C IMMUTABLE PARALLEL SAFE STRICT
+AS 'MODULE_PATHNAME', 'idem_canonical';
+
+COMMENT ON FUNCTION @extschema@.idem_canonical(jsonb) IS
+'canonical form of a JSON value: RFC 8785, with numbers at their exact decimal value';
+
+CREATE FUNCTION @extschema@.idem_fingerprint(request jsonb)
+RETURNS bytea
+LANGUAGE C IMMUTABLE PARALLEL SAFE STRICT
+AS 'MODULE_PATHNAME', 'idem_fingerprint';
+
+COMMENT ON FUNCTION @extschema@.idem_fingerprint(jsonb) IS
+'SHA-256 of the canonical form of a request, over its UTF-8 bytes';
+
+CREATE FUNCTION @extschema@.idem_key(
+	operation text,
+	identity text,
+	fields jsonb DEFAULT '{}')
+RETURNS text
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_key';
+
+COMMENT ON FUNCTION @extschema@.idem_key(text, text, jsonb) IS
+'key of an action named by its operation, the identity of what it acts on and further fields';
+
+CREATE FUNCTION @extschema@.idem_step_key(run_id text, step bigint)
+RETURNS text
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_step_key';
+
+COMMENT ON FUNCTION @extschema@.idem_step_key(text, bigint) IS
+'key of a step of a plan, assigned before anything runs';
+
+CREATE FUNCTION @extschema@.idem_call_key(
+	tool text,
+	args jsonb,
+	turn text DEFAULT NULL)
+RETURNS text
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_call_key';
+
+COMMENT ON FUNCTION @extschema@.idem_call_key(text, jsonb, text) IS
+'key of a tool call named by its arguments and, if given, the turn of the conversation';
+
+-- privileges
+
+CREATE FUNCTION @extschema@.idem_grant(
+	role regrole,
+	part text DEFAULT 'caller')
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	callers CONSTANT regprocedure[] := ARRAY[
+		'@extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text)',
+		'@extschema@.idem_complete(text, jsonb, bigint, interval, text)',
+		'@extschema@.idem_fail(text, jsonb, bigint, interval, text)',
+		'@extschema@.idem_release(text, bigint, text)',
+		'@extschema@.idem_abandon(text, bigint, text)',
+		'@extschema@.idem_extend(text, interval, bigint, text)',
+		'@extschema@.idem_lookup(text, text)'];
+	monitors CONSTANT regprocedure[] := ARRAY[
+		'@extschema@.idem_lookup(text, text)'];
+	granted regprocedure[];
+	func regprocedure;
+BEGIN
+	IF role IS NULL OR part IS NULL THEN
+		RAISE null_value_not_allowed USING
+			MESSAGE = 'role and part must not be null';
+	END IF;
+	granted := CASE part
+		WHEN 'caller' THEN callers
+		WHEN 'operator' THEN callers
+		WHEN 'monitor' THEN monitors
+	END;
+	IF granted IS NULL THEN
+		RAISE invalid_parameter_value USING
+			MESSAGE = format('unrecognized part "%s"', part),
+			HINT = 'The parts are "caller", "operator" and "monitor".';
+	END IF;
+
+	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
+	FOREACH func IN ARRAY granted LOOP
+		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
+	END LOOP;
+	IF part IN ('operator', 'monitor') THEN
+		EXECUTE format('GRANT SELECT ON @extschema@.idempotency_keys TO %s', role);
+	END IF;
+END;
+$$;
+
+COMMENT ON FUNCTION @extschema@.idem_grant(regrole, text) IS
+'grant a role what a caller, an operator or a monitor needs';
+
+REVOKE ALL ON FUNCTION
+	@extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text),
+	@extschema@.idem_complete(text, jsonb, bigint, interval, text),
+	@extschema@.idem_fail(text, jsonb, bigint, interval, text),
+	@extschema@.idem_release(text, bigint, text),
+	@extschema@.idem_abandon(text, bigint, text),
+	@extschema@.idem_extend(text, interval, bigint, text),
+	@extschema@.idem_lookup(text, text),
+	@extschema@.idem_grant(regrole, text)
+FROM PUBLIC;

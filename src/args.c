@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * args.c
+ *	  Arguments: validate them, fill in the settings' defaults.
+ *
+ * Everything here runs before the table is touched, so that a refused call
+ * leaves no trace.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "access/detoast.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+
+/*
+ * Intervals beyond this many years are refused, far from where the sum with
+ * a timestamp could overflow.
+ */
+#define IDEM_MAX_YEARS		100000
+
+/*
+ * Does a control character start at "c"?  C0 and DEL in any encoding; in
+ * UTF-8 the C1 block as well (encoded C2 80 to C2 9F).
+ */
+static bool
+is_control(const char *c, const char *end, bool utf8)
+{
+	unsigned char ch = (unsigned char) *c;
+
+	if (ch < 0x20 || ch == 0x7f)
+		return true;
+	return utf8 && ch == 0xc2 && c + 1 < end &&
+		(unsigned char) c[1] >= 0x80 && (unsigned char) c[1] <= 0x9f;
+}
+
+/*
+ * What is wrong with a name (key, scope or holder) that callers would collide
+ * on or that the index could not hold?  NULL if nothing is.  Lengths are in
+ * bytes of the server encoding.
+ */
+const char *
+idem_name_error(const char *str, int len, int maxlen, bool empty_ok)
+{
+	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+	bool		blank = true;
+
+	if (len > maxlen)
+		return psprintf("must not be longer than %d bytes", maxlen);
+	if (len == 0 && empty_ok)
+		return NULL;
+
+	for (const char *c = str; c < str + len; c++)
+	{
+		if (is_control(c, str + len, utf8))
+			return "must not contain control characters";
+		if (*c != ' ')
+			blank = false;
+	}
+	return blank ? "must not be empty or blank" : NULL;
+}
+
+/*
+ * Refuse the text argument "argno" unless it is a proper name.  Its size is
+ * checked before it is decompressed: a huge one is not worth that.
+ */
+text *
+idem_name_from_args(FunctionCallInfo fcinfo, int argno, const char *what,
+					int maxlen, bool empty_ok)
+{
+	const char *error;
+	text	   *name;
+
+	if (toast_raw_datum_size(PG_GETARG_DATUM(argno)) - VARHDRSZ > maxlen)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be longer than %d bytes", what, maxlen)));
+
+	name = PG_GETARG_TEXT_PP(argno);
+	error = idem_name_error(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name),
+							maxlen, empty_ok);
+	if (error)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s %s", what, error)));
+	return name;
+}
+
+/*
+ * Get the key and its scope from a call; "keyarg" and "scopearg" are their
+ * argument numbers.  A NULL scope is the setting's, checked when it was set.
+ */
+void
+idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo, int keyarg,
+				   int scopearg)
+{
+	if (PG_ARGISNULL(keyarg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("key must not be null")));
+	key->key = idem_name_from_args(fcinfo, keyarg, "key", IDEM_MAX_KEY, false);
+	key->scope = PG_ARGISNULL(scopearg) ? cstring_to_text(idem_scope) :
+		idem_name_from_args(fcinfo, scopearg, "scope", IDEM_MAX_SCOPE, true);
+}
+
+/* Refuse intervals that no clock arithmetic should meet, infinite ones too */
+static void
+check_range(const char *what, const Interval *span)
+{
+	const int64 maxusecs = (int64) IDEM_MAX_YEARS * 366 * USECS_PER_DAY;
+
+	if (abs(span->month / MONTHS_PER_YEAR) > IDEM_MAX_YEARS ||
+		abs(span->day / 366) > IDEM_MAX_YEARS ||
+		span->time > maxusecs || span->time < -maxusecs)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be finite and not longer than %d years",
+						what, IDEM_MAX_YEARS)));
+}
+
+/*
+ * An interval's length in microseconds, with months of 30 days as interval
+ * comparison has them (interval_cmp_value() in timestamp.c).
+ */
+int64
+idem_interval_usecs(const char *what, const Interval *span)
+{
+	check_range(what, span);
+	return span->time +
+		((int64) span->month * DAYS_PER_MONTH + span->day) * USECS_PER_DAY;
+}
+
+/*
+ * start + span.  Months and days go by the calendar of the session's time
+ * zone, as everywhere in PostgreSQL; the usual lease has neither.
+ */
+TimestampTz
+idem_interval_after(const char *what, TimestampTz start, Interval *span)
+{
+	check_range(what, span);
+	if (span->month == 0 && span->day == 0)
+		return start + span->time;
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+												   TimestampTzGetDatum(start),
+												   IntervalPGetDatum(span)));
+}
+
+/* start + seconds; a negative number, "for ever", gives infinity */
+TimestampTz
+idem_seconds_after(TimestampTz start, int seconds)
+{
+	if (seconds < 0)
+		return DT_NOEND;
+	return start + (int64) seconds * USECS_PER_SEC;
+}
+
+/*
+ * When does what begins now end?  By the interval argument "ttlarg" or, if
+ * that is NULL, by the setting, in seconds.  Errors if it is not after now.
+ */
+TimestampTz
+idem_ttl_end(FunctionCallInfo fcinfo, int ttlarg, int setting, TimestampTz now)
+{
+	TimestampTz end;
+
+	if (PG_ARGISNULL(ttlarg))
+		return idem_seconds_after(now, setting);
+
+	end = idem_interval_after("ttl", now, PG_GETARG_INTERVAL_P(ttlarg));
+	if (end <= now)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must be positive")));
+	return end;
+}

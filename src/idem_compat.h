@@ -1,0 +1,116 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_compat.h
+ *	  What differs between PostgreSQL 15 and 18, and nothing else.
+ *
+ * The only file of the project that tests PG_VERSION_NUM.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_COMPAT_H
+#define IDEM_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "idem_tool needs PostgreSQL 15 or later"
+#endif
+
+#include "access/tableam.h"
+#include "executor/executor.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_relation.h"
+#include "utils/rel.h"
+
+/* varlena macros moved out of postgres.h in 16 */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* pg_noreturn, before the declaration, replaced pg_attribute_noreturn() in 18 */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn		pg_attribute_noreturn()
+#endif
+
+/* index_beginscan() takes an instrumentation target since 18 */
+#if PG_VERSION_NUM >= 180000
+#define idem_index_beginscan(rel, idx, snap, nkeys) \
+	index_beginscan(rel, idx, snap, NULL, nkeys, 0)
+#else
+#define idem_index_beginscan(rel, idx, snap, nkeys) \
+	index_beginscan(rel, idx, snap, nkeys, 0)
+#endif
+
+/* RelationGetPrimaryKeyIndex() was told about deferrable keys in 18 */
+#if PG_VERSION_NUM >= 180000
+#define idem_primary_key(rel)	RelationGetPrimaryKeyIndex(rel, false)
+#else
+#define idem_primary_key(rel)	RelationGetPrimaryKeyIndex(rel)
+#endif
+
+/* What table_tuple_update() says of the indexes became an enum in 16 */
+#if PG_VERSION_NUM >= 160000
+typedef TU_UpdateIndexes IdemUpdateIndexes;
+#define IDEM_NEEDS_INDEXES(u)	((u) != TU_None)
+#define IDEM_ONLY_SUMMARIZING(u)	((u) == TU_Summarizing)
+#define idem_insert_index_tuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing) \
+	ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing)
+#else
+typedef bool IdemUpdateIndexes;
+#define IDEM_NEEDS_INDEXES(u)	(u)
+#define IDEM_ONLY_SUMMARIZING(u)	false
+#define idem_insert_index_tuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing) \
+	ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict, arbiters)
+#endif
+
+/* BEFORE ROW UPDATE triggers report how the row changed since 16 */
+#if PG_VERSION_NUM >= 180000
+#define idem_br_update_triggers(estate, epq, rri, tid, slot) \
+	ExecBRUpdateTriggers(estate, epq, rri, tid, NULL, slot, NULL, NULL, false)
+#elif PG_VERSION_NUM >= 160000
+#define idem_br_update_triggers(estate, epq, rri, tid, slot) \
+	ExecBRUpdateTriggers(estate, epq, rri, tid, NULL, slot, NULL, NULL)
+#else
+#define idem_br_update_triggers(estate, epq, rri, tid, slot) \
+	ExecBRUpdateTriggers(estate, epq, rri, tid, NULL, slot, NULL)
+#endif
+
+/* EvalPlanQualInit() got a list of result relations in 16 */
+#if PG_VERSION_NUM >= 160000
+#define idem_epq_init(epq, estate)	EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL)
+#else
+#define idem_epq_init(epq, estate)	EvalPlanQualInit(epq, estate, NULL, NIL, -1)
+#endif
+
+/*
+ * Make "rel" the one range table entry of an executor state, with the columns
+ * that an update assigns.  These moved to RTEPermissionInfo in 16; in 18 the
+ * executor wants to know which relations survived pruning.
+ */
+static inline void
+idem_init_range_table(EState *estate, Relation rel, Bitmapset *updated_cols)
+{
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(rel);
+	rte->relkind = rel->rd_rel->relkind;
+	rte->rellockmode = RowExclusiveLock;
+#if PG_VERSION_NUM >= 160000
+	{
+		List	   *perminfos = NIL;
+		RTEPermissionInfo *perminfo = addRTEPermissionInfo(&perminfos, rte);
+
+		perminfo->updatedCols = updated_cols;
+#if PG_VERSION_NUM >= 180000
+		ExecInitRangeTable(estate, list_make1(rte), perminfos,
+						   bms_make_singleton(1));
+#else
+		ExecInitRangeTable(estate, list_make1(rte), perminfos);
+#endif
+	}
+#else
+	rte->updatedCols = updated_cols;
+	ExecInitRangeTable(estate, list_make1(rte));
+#endif
+}
+
+#endif							/* IDEM_COMPAT_H */

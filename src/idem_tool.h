@@ -1,0 +1,313 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_tool.h
+ *	  Atomic idempotency keys inside the database: shared declarations.
+ *
+ * A call passes these stations, each a file of its own:
+ *
+ *	args.c		validate and default what the caller passed
+ *	keyprobe.c	look at the key: absent, committed, or in a rival's hands
+ *	reserve.c, settle.c, lookup.c
+ *				judge what was seen, by the clock and by who asks
+ *	keystore.c	the table's columns, OIDs and row states
+ *	rowwriter.c	insert or update one row with the executor's own pieces
+ *	answer.c	the row that idem_reserve returns
+ *
+ * beside it: keylock.c (the short lock on an absent key), wait.c (bounded
+ * waiting), durable.c (which commits must be flushed), owner.c (who may act),
+ * report.c (errors), callsite.c and session.c (memory of single statements
+ * and of interactive sessions), canonical.c and keys.c (fingerprints,
+ * derived keys).
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_TOOL_H
+#define IDEM_TOOL_H
+
+#include "postgres.h"
+
+#include "access/attnum.h"
+#include "datatype/timestamp.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "storage/lock.h"
+#include "utils/jsonb.h"
+#include "utils/relcache.h"
+#include "utils/timestamp.h"
+
+#include "idem_compat.h"
+
+#define IDEM_EXTENSION_NAME "idem_tool"
+
+/* Limits of the contract, in bytes of the server encoding */
+#define IDEM_MAX_SCOPE		255
+#define IDEM_MAX_KEY		1024
+#define IDEM_MAX_HOLDER		255
+
+/* A caller may wait this long at most */
+#define IDEM_MAX_WAIT		(USECS_PER_HOUR)
+
+/*
+ * A rival that only tidies away what is past its time (the sweep) is waited
+ * for this long even by callers who do not want to wait.
+ */
+#define IDEM_BRIEF_WAIT		(30 * USECS_PER_SEC / 1000)
+
+/*
+ * Classes of advisory lock that are ours alone; SQL's have 1 and 2, and
+ * other extensions are known to use numbers up to 16.
+ */
+#define IDEM_LOCK_INSERTING	73
+#define IDEM_LOCK_POLLING	74
+
+#define ERRCODE_IDEM_MISMATCH		MAKE_SQLSTATE('I', 'K', '0', '0', '1')
+#define ERRCODE_IDEM_LOST			MAKE_SQLSTATE('I', 'K', '0', '0', '2')
+#define ERRCODE_IDEM_NO_RESERVATION	MAKE_SQLSTATE('I', 'K', '0', '0', '3')
+#define ERRCODE_IDEM_SETTLED		MAKE_SQLSTATE('I', 'K', '0', '0', '4')
+
+/* Columns of idempotency_keys, in order; frozen at 1.0 */
+enum
+{
+	Anum_idem_scope = 1,
+	Anum_idem_key,
+	Anum_idem_status,
+	Anum_idem_attempt,
+	Anum_idem_maybe_ran,
+	Anum_idem_token,
+	Anum_idem_fingerprint,
+	Anum_idem_owner,
+	Anum_idem_holder,
+	Anum_idem_created_at,
+	Anum_idem_reserved_at,
+	Anum_idem_completed_at,
+	Anum_idem_expires_at,
+	Anum_idem_result
+};
+#define Natts_idem	14
+
+/* What the status column can say */
+typedef enum IdemStatus
+{
+	IDEM_IN_PROGRESS,
+	IDEM_DONE,
+	IDEM_FAILED,
+	IDEM_RELEASED,
+	IDEM_EXPIRED,
+	IDEM_RESERVED				/* never stored: an answer of idem_reserve */
+} IdemStatus;
+
+/*
+ * What a key's row means at a moment.  A lapsed lease and a row marked
+ * "expired" are one state under two names; past its memory a row means
+ * nothing at all, whether or not it is still there.
+ */
+typedef enum IdemState
+{
+	IDEM_STATE_ABSENT,			/* no row, or one past its memory */
+	IDEM_STATE_RUNNING,			/* in progress, lease running */
+	IDEM_STATE_UNKNOWN,			/* lapsed or expired: it may have run */
+	IDEM_STATE_RELEASED,		/* given back: it did not run */
+	IDEM_STATE_DONE,
+	IDEM_STATE_FAILED
+} IdemState;
+
+/* The errors that idem_report() raises */
+typedef enum IdemError
+{
+	IDEM_MISMATCH,				/* IK001 */
+	IDEM_LOST,					/* IK002 */
+	IDEM_NO_TOKEN,				/* IK003: not this transaction's, no token */
+	IDEM_NOT_RESERVED,			/* IK003: absent or released */
+	IDEM_SETTLED				/* IK004 */
+} IdemError;
+
+/* A key within its scope, as validated by idem_key_from_args() */
+typedef struct IdemKey
+{
+	text	   *scope;
+	text	   *key;
+} IdemKey;
+
+/* The table and its primary key, open for one call */
+typedef struct IdemStore
+{
+	Relation	rel;
+	Relation	pkey;
+	Oid			sequence;		/* source of the fencing tokens */
+	bool		writing;		/* locked for writing as well */
+} IdemStore;
+
+/*
+ * A row as read.  The values belong to "slot" and live as long as it does.
+ */
+typedef struct IdemRow
+{
+	TupleTableSlot *slot;
+	IdemStatus	status;
+	int32		attempt;
+	bool		maybe_ran;
+	int64		token;
+	TimestampTz created_at;
+	TimestampTz expires_at;
+
+	/* judged by idem_row_read() at one moment */
+	IdemState	state;
+	TimestampTz memory_end;		/* when the row stops meaning anything */
+} IdemRow;
+
+/* What idem_look() found out about a key */
+typedef struct IdemLook
+{
+	bool		found;			/* "row" is a committed version, or our own */
+	IdemRow		row;
+	TransactionId rival;		/* another transaction's uncommitted change */
+	bool		rival_reserves; /* ... which holds the key in progress */
+	TimestampTz now;			/* the moment the state was judged at */
+} IdemLook;
+
+/* One member that is added to an object while it is written */
+typedef struct IdemMember
+{
+	const char *name;			/* server encoding, need not end in NUL */
+	int			namelen;
+	JsonbValue	value;			/* scalar, or jbvBinary for a container */
+} IdemMember;
+
+typedef struct IdemWriter IdemWriter;
+
+/* idem_tool.c: settings; times in seconds, -1 for "for ever" or "always" */
+extern int	idem_reservation_ttl;
+extern int	idem_result_ttl;
+extern int	idem_takeover;
+extern int	idem_unknown_ttl;
+extern int	idem_max_result_size;
+extern char *idem_scope;
+extern char *idem_owner;
+extern bool idem_durable;
+extern bool idem_session_tokens;
+
+/* args.c */
+extern void idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo,
+							   int keyarg, int scopearg);
+extern const char *idem_name_error(const char *str, int len, int maxlen,
+								   bool empty_ok);
+extern text *idem_name_from_args(FunctionCallInfo fcinfo, int argno,
+								 const char *what, int maxlen, bool empty_ok);
+extern int64 idem_interval_usecs(const char *what, const Interval *span);
+extern TimestampTz idem_ttl_end(FunctionCallInfo fcinfo, int ttlarg,
+								int setting, TimestampTz now);
+extern TimestampTz idem_seconds_after(TimestampTz start, int seconds);
+extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
+									   Interval *span);
+
+/* keystore.c */
+extern void idem_store_init(void);
+extern void idem_store_open(IdemStore *store);
+extern void idem_store_lock_for_write(IdemStore *store);
+extern void idem_store_close(IdemStore *store);
+extern int64 idem_next_token(IdemStore *store, int64 last);
+extern void idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now);
+extern void idem_row_copy(TupleTableSlot *slot, const IdemRow *row);
+extern void idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value);
+extern void idem_row_set_nullable(TupleTableSlot *slot, AttrNumber attno,
+								  Datum value, bool isnull);
+extern IdemStatus idem_row_status(TupleTableSlot *slot);
+extern Datum idem_status_datum(IdemStatus status);
+extern const char *idem_status_name(IdemStatus status);
+extern IdemStatus idem_row_shown_status(const IdemRow *row);
+
+/* keyprobe.c */
+extern void idem_look_init(IdemLook *look, IdemStore *store);
+extern void idem_look(IdemLook *look, IdemStore *store, const IdemKey *key,
+					  bool sure);
+extern void idem_look_end(IdemLook *look);
+extern bool idem_written_here(IdemLook *look);
+extern bool idem_made_here(IdemLook *look, IdemStore *store,
+						   const IdemKey *key);
+
+/* keylock.c */
+extern uint64 idem_key_hash(const IdemKey *key, uint64 seed);
+extern void idem_key_locktag(LOCKTAG *tag, const IdemKey *key,
+							 uint16 lockclass);
+extern bool idem_key_trylock(const IdemKey *key);
+extern void idem_key_unlock(const IdemKey *key);
+
+/* wait.c */
+typedef struct IdemWait
+{
+	const IdemKey *key;
+	TimestampTz start;
+	int			interval;		/* of the next poll, in milliseconds */
+	bool		polling;		/* we hold the key's polling lock */
+} IdemWait;
+
+extern void idem_wait_init(IdemWait *wait, const IdemKey *key);
+extern bool idem_wait(IdemWait *wait, int64 usecs, TransactionId rival,
+					  TimestampTz next_event);
+extern void idem_wait_end(IdemWait *wait);
+
+/* rowwriter.c */
+typedef enum IdemWriteResult
+{
+	IDEM_WRITTEN,
+	IDEM_CONFLICT,				/* the key or row changed: look again */
+	IDEM_BUSY					/* somebody holds the row; nothing done */
+} IdemWriteResult;
+
+extern IdemWriter *idem_writer_open(IdemStore *store);
+extern TupleTableSlot *idem_writer_slot(IdemWriter *writer);
+extern IdemWriteResult idem_writer_insert(IdemWriter *writer);
+extern IdemWriteResult idem_writer_lock(IdemWriter *writer, ItemPointer tid,
+										bool wait);
+extern IdemWriteResult idem_writer_update(IdemWriter *writer,
+										  ItemPointer tid);
+extern void idem_writer_default_columns(IdemWriter *writer);
+extern void idem_writer_close(IdemWriter *writer);
+extern void idem_writer_forget(void);
+
+/* answer.c */
+extern HeapTuple idem_answer(const IdemRow *row, IdemStatus status,
+							 TimestampTz now);
+
+/* callsite.c */
+extern HeapTuple idem_callsite_recall(FunctionCallInfo fcinfo);
+extern void idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer);
+
+/* session.c */
+extern void idem_session_note(const IdemKey *key, int64 token);
+extern int64 idem_session_token(const IdemKey *key);
+
+/* durable.c */
+extern void idem_durable_init(void);
+extern void idem_durable_reserved(void);
+extern void idem_durable_settled(void);
+extern void idem_durable_must_flush(void);
+
+/* owner.c */
+extern void idem_owner_init(void);
+extern void idem_owner_for_new(Name owner);
+extern bool idem_may_act(const IdemRow *row);
+
+/* report.c */
+extern pg_noreturn void idem_report_denied(const IdemKey *key) ;
+extern pg_noreturn void idem_report(IdemError error, const IdemKey *key,
+						const IdemRow *row) ;
+
+/* canonical.c */
+extern void idem_canonical_append(StringInfo buf, JsonbContainer *jc);
+extern void idem_canonical_append_object(StringInfo buf,
+										 JsonbContainer *fields,
+										 const IdemMember *extra, int nextra);
+
+/* keys.c */
+extern bytea *idem_fingerprint_jsonb(Jsonb *request);
+extern bytea *idem_fingerprint_object(JsonbContainer *fields,
+									  const IdemMember *extra, int nextra);
+extern void idem_member_text(IdemMember *member, const char *name,
+							 text *value);
+extern void idem_member_jsonb(IdemMember *member, const char *name,
+							  Jsonb *value);
+extern text *idem_make_call_key(text *tool, Jsonb *args, text *turn);
+
+#endif							/* IDEM_TOOL_H */

@@ -1,0 +1,62 @@
+/*-------------------------------------------------------------------------
+ *
+ * keylock.c
+ *	  The short lock on a key that is not there yet.
+ *
+ * Between a look that finds nothing and the insertion another caller may do
+ * the same.  The unique index would tell them apart, but only after the loser
+ * has taken a token and left a dead row behind.  So whoever wants to insert
+ * holds this lock while he looks a second time and writes; for the call only,
+ * and nobody ever waits for it.
+ *
+ * The keys are hashed to 64 bits.  Two keys with one hash would merely see
+ * each other as busy for the duration of a call.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+/* Hash of scope and key; different seeds give independent hashes */
+uint64
+idem_key_hash(const IdemKey *key, uint64 seed)
+{
+	uint64		scope = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->scope),
+											VARSIZE_ANY_EXHDR(key->scope), seed);
+
+	return hash_bytes_extended((unsigned char *) VARDATA_ANY(key->key),
+							   VARSIZE_ANY_EXHDR(key->key), scope);
+}
+
+/* The lock tag of a key in one of our classes of advisory locks */
+void
+idem_key_locktag(LOCKTAG *tag, const IdemKey *key, uint16 lockclass)
+{
+	uint64		hash = idem_key_hash(key, 0);
+
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
+						 (uint32) hash, lockclass);
+}
+
+/* Take the key's lock if nobody has it */
+bool
+idem_key_trylock(const IdemKey *key)
+{
+	LOCKTAG		tag;
+
+	idem_key_locktag(&tag, key, IDEM_LOCK_INSERTING);
+	return LockAcquire(&tag, ExclusiveLock, false, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+idem_key_unlock(const IdemKey *key)
+{
+	LOCKTAG		tag;
+
+	idem_key_locktag(&tag, key, IDEM_LOCK_INSERTING);
+	LockRelease(&tag, ExclusiveLock, false);
+}

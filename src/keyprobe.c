@@ -1,0 +1,229 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyprobe.c
+ *	  Look at a key as a unique index does: the latest state, not a snapshot.
+ *
+ * A dirty snapshot shows the latest committed version and what uncommitted
+ * transactions are about to make of it, at every isolation level, takes no
+ * SIREAD locks and writes nothing (check_exclusion_or_unique_constraint() in
+ * execIndexing.c looks the same way).  Row locks it does not show; a writer
+ * meets them when it locks the row.
+ *
+ * What is found is there.  "Not found" is only a hint: when a rival moves the
+ * row to another place that its index entry comes after we have read the
+ * index page, and commits before we fetch the old place, both versions are
+ * missed.  Insertion has the unique index as its judge; everybody else asks
+ * to be "sure", which confirms an absence by a look that cannot miss.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/skey.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_collation.h"
+#include "miscadmin.h"
+#include "storage/procarray.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* Start a scan of the primary key for this key */
+static IndexScanDesc
+begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
+{
+	static ScanKeyData template[2];
+	ScanKeyData skeys[2];
+	IndexScanDesc scan;
+
+	if (template[0].sk_attno == 0)
+	{
+		for (int i = 0; i < 2; i++)
+			ScanKeyEntryInitialize(&template[i], 0, i + 1,
+								   BTEqualStrategyNumber, InvalidOid,
+								   C_COLLATION_OID, F_TEXTEQ, (Datum) 0);
+	}
+	memcpy(skeys, template, sizeof(skeys));
+	skeys[0].sk_argument = PointerGetDatum(key->scope);
+	skeys[1].sk_argument = PointerGetDatum(key->key);
+
+	scan = idem_index_beginscan(store->rel, store->pkey, snapshot, 2);
+	index_rescan(scan, skeys, 2, NULL, 0);
+	return scan;
+}
+
+/*
+ * One dirty look.  On return the slot holds the committed version (or our
+ * own), if there is one.
+ */
+static void
+look_once(IdemLook *look, IdemStore *store, const IdemKey *key)
+{
+	TupleTableSlot *slot = look->row.slot;
+	TupleTableSlot *rivals = NULL;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+
+	InitDirtySnapshot(dirty);
+	look->found = false;
+	look->rival = InvalidTransactionId;
+	look->rival_reserves = false;
+
+	scan = begin_scan(store, key, &dirty);
+	while (index_getnext_slot(scan, ForwardScanDirection,
+							  look->found ? rivals : slot))
+	{
+		/*
+		 * An uncommitted version comes before or after the committed one, as
+		 * their places on disk have it: go on either way.
+		 */
+		if (TransactionIdIsValid(dirty.xmin))
+		{
+			look->rival = dirty.xmin;
+			look->rival_reserves =
+				idem_row_status(look->found ? rivals : slot) ==
+				IDEM_IN_PROGRESS;
+			continue;
+		}
+
+		/* a version that was committed in the middle of the scan is later */
+		if (look->found)
+			ExecCopySlot(slot, rivals);
+		look->found = true;
+		look->rival = dirty.xmax;
+		if (!TransactionIdIsValid(dirty.xmax))
+			break;
+		if (rivals == NULL)
+			rivals = table_slot_create(store->rel, NULL);
+	}
+	index_endscan(scan);
+
+	if (rivals)
+		ExecDropSingleTupleTableSlot(rivals);
+}
+
+/*
+ * Fetch the version of the key that a snapshot taken now sees, with our own
+ * changes before command "curcid".  Never misses one.
+ *
+ * Every version is visited and judged by the snapshot: what that sees was in
+ * the index before we started, and stays there.  An MVCC index scan would do
+ * the same, but for its SIREAD locks, which would let unrelated keys abort
+ * each other at SERIALIZABLE.
+ */
+static bool
+fetch_version(IdemStore *store, const IdemKey *key, CommandId curcid,
+			  TupleTableSlot *slot)
+{
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	IndexScanDesc scan = begin_scan(store, key, SnapshotAny);
+	bool		found = false;
+
+	latest->curcid = curcid;
+	while (!found && index_getnext_slot(scan, ForwardScanDirection, slot))
+		found = table_tuple_satisfies_snapshot(store->rel, slot, latest);
+
+	index_endscan(scan);
+	UnregisterSnapshot(latest);
+	return found;
+}
+
+/* Is there a committed version of the key, or one of ours? */
+static bool
+key_exists(IdemStore *store, const IdemKey *key)
+{
+	TupleTableSlot *slot = table_slot_create(store->rel, NULL);
+	bool		exists;
+
+	exists = fetch_version(store, key, GetCurrentCommandId(false), slot);
+	ExecDropSingleTupleTableSlot(slot);
+	return exists;
+}
+
+/* Prepare for idem_look(); the slot is released by idem_look_end() */
+void
+idem_look_init(IdemLook *look, IdemStore *store)
+{
+	look->row.slot = table_slot_create(store->rel, NULL);
+}
+
+/*
+ * Look at the key and judge what is there at this moment.  With "sure", not
+ * found means that no committed version existed when we looked.
+ */
+void
+idem_look(IdemLook *look, IdemStore *store, const IdemKey *key, bool sure)
+{
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		look_once(look, store, key);
+
+		/*
+		 * A rival may have finished while we looked, in which case we may
+		 * have seen neither what it replaced nor what it left.
+		 */
+		if (TransactionIdIsValid(look->rival) &&
+			!TransactionIdIsInProgress(look->rival))
+			continue;
+		if (!look->found && sure && key_exists(store, key))
+			continue;
+		break;
+	}
+
+	look->now = GetCurrentTimestamp();
+	look->row.state = IDEM_STATE_ABSENT;
+	if (look->found)
+		idem_row_read(&look->row, look->row.slot, look->now);
+}
+
+void
+idem_look_end(IdemLook *look)
+{
+	ExecDropSingleTupleTableSlot(look->row.slot);
+}
+
+/* Is the found version the current transaction's own? */
+bool
+idem_written_here(IdemLook *look)
+{
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(look->row.slot, false, NULL);
+
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+}
+
+/*
+ * Was the reservation in the found row made by the current transaction?
+ *
+ * The version must be ours.  If we did not insert it as new, the version from
+ * before our transaction must not carry the same token: then somebody else's
+ * reservation was merely extended here.  A rolled back savepoint takes its
+ * versions back, and nothing has to be remembered for however many keys.
+ */
+bool
+idem_made_here(IdemLook *look, IdemStore *store, const IdemKey *key)
+{
+	TupleTableSlot *before;
+	HeapTuple	tuple;
+	bool		made_here = true;
+
+	if (!idem_written_here(look))
+		return false;
+	tuple = ExecFetchSlotHeapTuple(look->row.slot, false, NULL);
+	if (!(tuple->t_data->t_infomask & HEAP_UPDATED))
+		return true;
+
+	before = table_slot_create(store->rel, NULL);
+	if (fetch_version(store, key, FirstCommandId, before))
+	{
+		bool		isnull;
+
+		made_here = DatumGetInt64(slot_getattr(before, Anum_idem_token,
+											   &isnull)) != look->row.token;
+	}
+	ExecDropSingleTupleTableSlot(before);
+	return made_here;
+}

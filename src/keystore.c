@@ -1,0 +1,365 @@
+/*-------------------------------------------------------------------------
+ *
+ * keystore.c
+ *	  The table idempotency_keys: where it is, what its rows say.
+ *
+ * The only file that knows the table's name and columns' types.  Object
+ * identifiers are cached for the session; they would outlive a DROP EXTENSION,
+ * so each invalidation of the table makes us look them up anew.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "common/int.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#define IDEM_TABLE_NAME		"idempotency_keys"
+#define IDEM_SEQUENCE_NAME	"idempotency_keys_token_seq"
+
+static const char *const status_names[] = {
+	[IDEM_IN_PROGRESS] = "in_progress",
+	[IDEM_DONE] = "done",
+	[IDEM_FAILED] = "failed",
+	[IDEM_RELEASED] = "released",
+	[IDEM_EXPIRED] = "expired",
+	[IDEM_RESERVED] = "reserved",
+};
+
+/* The same as text datums, made once */
+static Datum status_datums[lengthof(status_names)];
+
+static const struct
+{
+	const char *name;
+	Oid			type;
+}			columns[Natts_idem] =
+{
+	{"scope", TEXTOID},
+	{"key", TEXTOID},
+	{"status", TEXTOID},
+	{"attempt", INT4OID},
+	{"maybe_ran", BOOLOID},
+	{"token", INT8OID},
+	{"fingerprint", BYTEAOID},
+	{"owner", NAMEOID},
+	{"holder", TEXTOID},
+	{"created_at", TIMESTAMPTZOID},
+	{"reserved_at", TIMESTAMPTZOID},
+	{"completed_at", TIMESTAMPTZOID},
+	{"expires_at", TIMESTAMPTZOID},
+	{"result", JSONBOID},
+};
+
+/* Cached identifiers; table is InvalidOid when they must be looked up */
+static Oid	table_oid = InvalidOid;
+static Oid	pkey_oid = InvalidOid;
+static Oid	sequence_oid = InvalidOid;
+
+/* Forget what we know if the table or its index changed (0: everything) */
+static void
+store_inval_callback(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == table_oid || relid == pkey_oid)
+	{
+		table_oid = InvalidOid;
+		idem_writer_forget();
+	}
+}
+
+/* Called once per backend, when the library is loaded */
+void
+idem_store_init(void)
+{
+	MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
+
+	for (int i = 0; i < lengthof(status_names); i++)
+		status_datums[i] = CStringGetTextDatum(status_names[i]);
+	MemoryContextSwitchTo(oldcxt);
+
+	CacheRegisterRelcacheCallback(store_inval_callback, (Datum) 0);
+}
+
+/* Is the open relation the table that this library was written for? */
+static void
+check_layout(Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < Natts_idem; i++)
+	{
+		if (i >= desc->natts ||
+			TupleDescAttr(desc, i)->attisdropped ||
+			TupleDescAttr(desc, i)->atttypid != columns[i].type ||
+			strcmp(NameStr(TupleDescAttr(desc, i)->attname),
+				   columns[i].name) != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"%s\" does not have the columns that extension \"%s\" made",
+							RelationGetRelationName(rel), IDEM_EXTENSION_NAME)));
+	}
+}
+
+/* The schema that the extension was installed in */
+static Oid
+extension_schema(void)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	Oid			schema = InvalidOid;
+	ScanKeyData skey;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&skey, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum(IDEM_EXTENSION_NAME));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &skey);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	if (!OidIsValid(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"%s\" does not exist", IDEM_EXTENSION_NAME)));
+	return schema;
+}
+
+/*
+ * Find the table in the extension's schema, never by the search_path.  Leaves
+ * it open and locked.
+ */
+static Relation
+find_table(void)
+{
+	Oid			schema = extension_schema();
+	Oid			relid = get_relname_relid(IDEM_TABLE_NAME, schema);
+	Relation	rel = NULL;
+
+	if (OidIsValid(relid))
+		rel = try_relation_open(relid, AccessShareLock);
+	if (rel == NULL || rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" of extension \"%s\" does not exist",
+						IDEM_TABLE_NAME, IDEM_EXTENSION_NAME)));
+
+	check_layout(rel);
+	pkey_oid = idem_primary_key(rel);
+	sequence_oid = get_relname_relid(IDEM_SEQUENCE_NAME, schema);
+	if (!OidIsValid(pkey_oid) || !OidIsValid(sequence_oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" has lost its primary key or its sequence",
+						RelationGetRelationName(rel))));
+
+	/* last, so that an error above leaves nothing half known */
+	table_oid = relid;
+	return rel;
+}
+
+/*
+ * Open the table by what we know of it.  Taking the lock brings the news: if
+ * the table is still known after that, it is there and will stay.
+ */
+static Relation
+open_known_table(void)
+{
+	Oid			relid = table_oid;
+
+	LockRelationOid(relid, AccessShareLock);
+	if (table_oid == relid)
+		return relation_open(relid, NoLock);
+	UnlockRelationOid(relid, AccessShareLock);
+	return NULL;
+}
+
+/* Open the table and its primary key for reading */
+void
+idem_store_open(IdemStore *store)
+{
+	store->rel = OidIsValid(table_oid) ? open_known_table() : NULL;
+	if (store->rel == NULL)
+		store->rel = find_table();
+	store->pkey = index_open(pkey_oid, AccessShareLock);
+	store->sequence = sequence_oid;
+	store->writing = false;
+}
+
+/* Lock both for writing; the locks stay until the transaction ends */
+void
+idem_store_lock_for_write(IdemStore *store)
+{
+	LockRelationOid(RelationGetRelid(store->rel), RowExclusiveLock);
+	LockRelationOid(RelationGetRelid(store->pkey), RowExclusiveLock);
+	store->writing = true;
+}
+
+/*
+ * Close the table.  A reader's locks go at once, so that a replay leaves no
+ * entry in the lock table; a writer's are not worth taking twice.
+ */
+void
+idem_store_close(IdemStore *store)
+{
+	LOCKMODE	lockmode = store->writing ? NoLock : AccessShareLock;
+
+	index_close(store->pkey, lockmode);
+	relation_close(store->rel, lockmode);
+}
+
+/*
+ * A fencing token above "last", the token of the key's row so far.
+ *
+ * A sequence can lag behind its rows, after a failover to an asynchronous
+ * replica for example; the row is then the better witness.
+ */
+int64
+idem_next_token(IdemStore *store, int64 last)
+{
+	int64		token = nextval_internal(store->sequence, false);
+
+	if (token <= last && pg_add_s64_overflow(last, 1, &token))
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("fencing token out of range")));
+	return token;
+}
+
+const char *
+idem_status_name(IdemStatus status)
+{
+	return status_names[status];
+}
+
+Datum
+idem_status_datum(IdemStatus status)
+{
+	return status_datums[status];
+}
+
+/*
+ * The status column of a row.  Its check constraint allows five words, which
+ * differ in their first letter.
+ */
+IdemStatus
+idem_row_status(TupleTableSlot *slot)
+{
+	bool		isnull;
+	Datum		status = slot_getattr(slot, Anum_idem_status, &isnull);
+
+	switch (*VARDATA_ANY(DatumGetPointer(status)))
+	{
+		case 'i':
+			return IDEM_IN_PROGRESS;
+		case 'd':
+			return IDEM_DONE;
+		case 'f':
+			return IDEM_FAILED;
+		case 'r':
+			return IDEM_RELEASED;
+		case 'e':
+			return IDEM_EXPIRED;
+	}
+	elog(ERROR, "unexpected status in table \"%s\"", IDEM_TABLE_NAME);
+}
+
+/*
+ * What the row means now, and until when.
+ *
+ * The one rule of memory: done, failed, released and expired rows carry its
+ * end; a lapsed lease has what an expired row will have once it is marked.
+ */
+static void
+judge_state(IdemRow *row, TimestampTz now)
+{
+	static const IdemState state_of[] = {
+		[IDEM_IN_PROGRESS] = IDEM_STATE_UNKNOWN,
+		[IDEM_DONE] = IDEM_STATE_DONE,
+		[IDEM_FAILED] = IDEM_STATE_FAILED,
+		[IDEM_RELEASED] = IDEM_STATE_RELEASED,
+		[IDEM_EXPIRED] = IDEM_STATE_UNKNOWN,
+	};
+
+	row->memory_end = row->expires_at;
+	if (row->status == IDEM_IN_PROGRESS)
+	{
+		if (row->expires_at > now)
+		{
+			row->state = IDEM_STATE_RUNNING;
+			return;
+		}
+		row->memory_end = idem_seconds_after(row->expires_at,
+											 idem_unknown_ttl);
+	}
+	row->state = row->memory_end > now ? state_of[row->status] :
+		IDEM_STATE_ABSENT;
+}
+
+/* Read the row in "slot" and judge it by the time "now" */
+void
+idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now)
+{
+	slot_getallattrs(slot);
+	row->slot = slot;
+	row->status = idem_row_status(slot);
+	row->attempt = DatumGetInt32(slot->tts_values[Anum_idem_attempt - 1]);
+	row->maybe_ran = DatumGetBool(slot->tts_values[Anum_idem_maybe_ran - 1]);
+	row->token = DatumGetInt64(slot->tts_values[Anum_idem_token - 1]);
+	row->created_at =
+		DatumGetTimestampTz(slot->tts_values[Anum_idem_created_at - 1]);
+	row->expires_at =
+		DatumGetTimestampTz(slot->tts_values[Anum_idem_expires_at - 1]);
+	judge_state(row, now);
+}
+
+/* Start a new version of the row in "slot": all its columns, to be changed */
+void
+idem_row_copy(TupleTableSlot *slot, const IdemRow *row)
+{
+	int			natts = slot->tts_tupleDescriptor->natts;
+
+	memcpy(slot->tts_values, row->slot->tts_values, natts * sizeof(Datum));
+	memcpy(slot->tts_isnull, row->slot->tts_isnull, natts * sizeof(bool));
+}
+
+/* Set column "attno" of a new version */
+void
+idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value)
+{
+	slot->tts_values[attno - 1] = value;
+	slot->tts_isnull[attno - 1] = false;
+}
+
+/* The same for a value that may be missing */
+void
+idem_row_set_nullable(TupleTableSlot *slot, AttrNumber attno, Datum value,
+					  bool isnull)
+{
+	slot->tts_values[attno - 1] = value;
+	slot->tts_isnull[attno - 1] = isnull;
+}
+
+/*
+ * The status that callers are told: a lapsed lease is "expired" to everybody,
+ * marked or not.
+ */
+IdemStatus
+idem_row_shown_status(const IdemRow *row)
+{
+	return row->state == IDEM_STATE_UNKNOWN ? IDEM_EXPIRED : row->status;
+}

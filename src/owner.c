@@ -1,0 +1,84 @@
+/*-------------------------------------------------------------------------
+ *
+ * owner.c
+ *	  Who owns a key, and who may act on it.
+ *
+ * The row keeps the owner's name, not its OID, so that dumps restore and a
+ * dropped role does no harm; a row whose owner is gone is left to superusers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/syscache.h"
+
+/* The role that was looked up last: keys tend to have one owner */
+static NameData cached_name;
+static Oid	cached_role = InvalidOid;
+
+static void
+role_inval_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	cached_role = InvalidOid;
+}
+
+/* Called once per backend, when the library is loaded */
+void
+idem_owner_init(void)
+{
+	CacheRegisterSyscacheCallback(AUTHOID, role_inval_callback, (Datum) 0);
+}
+
+/* The OID of a role that may be gone */
+static Oid
+role_by_name(Name name)
+{
+	if (!OidIsValid(cached_role) ||
+		strcmp(NameStr(cached_name), NameStr(*name)) != 0)
+	{
+		cached_role = get_role_oid(NameStr(*name), true);
+		cached_name = *name;
+	}
+	return cached_role;
+}
+
+/*
+ * The owner of a key that the current user reserves first: himself, or the
+ * role in idem_tool.owner, of which he must be a member.
+ */
+void
+idem_owner_for_new(Name owner)
+{
+	Oid			role;
+
+	if (idem_owner == NULL || idem_owner[0] == '\0')
+	{
+		namestrcpy(owner, GetUserNameFromId(GetUserId(), false));
+		return;
+	}
+
+	role = get_role_oid(idem_owner, true);
+	if (!OidIsValid(role) || !is_member_of_role(GetUserId(), role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be member of role \"%s\" to reserve keys for it",
+						idem_owner),
+				 errhint("Check the setting \"%s\".", "idem_tool.owner")));
+	namestrcpy(owner, idem_owner);
+}
+
+/* May the current user act on this row, and learn what is in it? */
+bool
+idem_may_act(const IdemRow *row)
+{
+	Name		owner = DatumGetName(row->slot->tts_values[Anum_idem_owner - 1]);
+	Oid			role = role_by_name(owner);
+
+	if (!OidIsValid(role))
+		return superuser();
+	return is_member_of_role(GetUserId(), role);
+}

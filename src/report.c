@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * report.c
+ *	  The errors of the contract, in one voice.
+ *
+ * DETAIL has the key with its status, attempt and expiry, never a result or a
+ * token; HINT says what the caller can do.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "utils/builtins.h"
+
+/*
+ * The current user is no member of the row's owner.  Says nothing about the
+ * row.
+ */
+void
+idem_report_denied(const IdemKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for idempotency key"),
+			 errdetail("Key \"%s\" in scope \"%s\" belongs to a role that the current user is not a member of.",
+					   text_to_cstring(key->key), text_to_cstring(key->scope)),
+			 errhint("Roles that share keys need a common \"%s\"; others should use different scopes.",
+					 "idem_tool.owner")));
+}
+
+/* One sentence on the key's state; "row" is what was seen of it */
+static int
+detail(const IdemKey *key, const IdemRow *row)
+{
+	const char *keystr = text_to_cstring(key->key);
+	const char *scopestr = text_to_cstring(key->scope);
+
+	if (row->state == IDEM_STATE_ABSENT)
+		return errdetail("Key \"%s\" in scope \"%s\" is absent.",
+						 keystr, scopestr);
+	if (TIMESTAMP_NOT_FINITE(row->memory_end))
+		return errdetail("Key \"%s\" in scope \"%s\" is %s, attempt %d, never expires.",
+						 keystr, scopestr,
+						 idem_status_name(idem_row_shown_status(row)),
+						 row->attempt);
+	return errdetail("Key \"%s\" in scope \"%s\" is %s, attempt %d, expires at %s.",
+					 keystr, scopestr,
+					 idem_status_name(idem_row_shown_status(row)),
+					 row->attempt, timestamptz_to_str(row->memory_end));
+}
+
+/*
+ * Raise one of the IK errors for what was seen of the key.
+ */
+void
+idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
+{
+	static const struct
+	{
+		int			sqlstate;
+		const char *message;
+		const char *hint;
+	}			errors[] =
+	{
+		[IDEM_MISMATCH] = {
+			ERRCODE_IDEM_MISMATCH,
+			gettext_noop("idempotency key was used for a different request"),
+			gettext_noop("Use another key for another request.")
+		},
+		[IDEM_LOST] = {
+			ERRCODE_IDEM_LOST,
+			gettext_noop("reservation was lost to a later attempt"),
+			gettext_noop("The later attempt reports the outcome; look it up instead of repeating the action.")
+		},
+		[IDEM_NO_TOKEN] = {
+			ERRCODE_IDEM_NO_RESERVATION,
+			gettext_noop("no reservation of the current transaction to act on"),
+			gettext_noop("Pass the token that idem_reserve returned.")
+		},
+		[IDEM_NOT_RESERVED] = {
+			ERRCODE_IDEM_NO_RESERVATION,
+			gettext_noop("no reservation to act on"),
+			gettext_noop("Reserve the key with idem_reserve first.")
+		},
+		[IDEM_SETTLED] = {
+			ERRCODE_IDEM_SETTLED,
+			gettext_noop("idempotency key is already settled with another outcome"),
+			gettext_noop("The first outcome stays; look it up with idem_lookup.")
+		},
+	};
+
+	ereport(ERROR,
+			(errcode(errors[error].sqlstate),
+			 errmsg("%s", _(errors[error].message)),
+			 detail(key, row),
+			 errhint("%s", _(errors[error].hint))));
+}

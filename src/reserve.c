@@ -1,0 +1,436 @@
+/*-------------------------------------------------------------------------
+ *
+ * reserve.c
+ *	  idem_reserve: who may act under a key, and what do the others hear?
+ *
+ * A call makes one or more attempts.  Each looks at the key, judges what is
+ * there in the order that the contract lays down, and either has an answer,
+ * or must look again because the key changed under its hands, or finds the
+ * key in somebody else's, for which it may wait.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+/* Argument numbers */
+#define ARG_KEY			0
+#define ARG_TTL			1
+#define ARG_REQUEST		2
+#define ARG_WAIT		3
+#define ARG_TAKEOVER	4
+#define ARG_HOLDER		5
+#define ARG_SCOPE		6
+
+/* One call of idem_reserve */
+typedef struct ReserveCall
+{
+	FunctionCallInfo fcinfo;
+	IdemKey		key;
+	text	   *holder;			/* NULL: none given */
+	bytea	   *fingerprint;	/* NULL: no request given */
+	int64		wait_usecs;
+
+	/* where WAL was when the attempt began to look at the key */
+	XLogRecPtr	look_start;
+
+	/* what the last attempt came to */
+	HeapTuple	answer;
+	int64		token;			/* reserved: the fencing token */
+	TransactionId rival;		/* busy: whom to wait for, if known */
+	TimestampTz next_event;		/* busy: the end of the lease in the way */
+	bool		tidying;		/* busy: the rival seems to only tidy up */
+} ReserveCall;
+
+/* What to do about the key as it was seen */
+typedef enum Verdict
+{
+	REPLAY,						/* settled: the recorded outcome */
+	IN_OUR_HANDS,				/* the current transaction's own reservation */
+	TOO_LATE,					/* unknown outcome, takeover not permitted */
+	BUSY,						/* in somebody else's hands */
+	INSERT,						/* absent: a new row */
+	REPLACE,					/* absent: a row past its memory is there */
+	REOPEN,						/* released */
+	TAKE_OVER					/* lapsed, expired, or our own dead attempt's */
+} Verdict;
+
+/* How an attempt ended */
+typedef enum AttemptResult
+{
+	ANSWERED,
+	LOOK_AGAIN,
+	MUST_WAIT
+} AttemptResult;
+
+PG_FUNCTION_INFO_V1(idem_reserve);
+
+static void
+check_arguments(ReserveCall *call, FunctionCallInfo fcinfo)
+{
+	call->fcinfo = fcinfo;
+	idem_key_from_args(&call->key, fcinfo, ARG_KEY, ARG_SCOPE);
+
+	/* for its errors: the lease will begin when the row is written */
+	(void) idem_ttl_end(fcinfo, ARG_TTL, idem_reservation_ttl,
+						GetCurrentTimestamp());
+
+	call->wait_usecs = PG_ARGISNULL(ARG_WAIT) ? 0 :
+		idem_interval_usecs("wait", PG_GETARG_INTERVAL_P(ARG_WAIT));
+	if (call->wait_usecs < 0 || call->wait_usecs > IDEM_MAX_WAIT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wait must be between 0 and 1 hour")));
+
+	if (!PG_ARGISNULL(ARG_TAKEOVER) &&
+		idem_interval_usecs("takeover", PG_GETARG_INTERVAL_P(ARG_TAKEOVER)) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("takeover must not be negative")));
+
+	call->holder = PG_ARGISNULL(ARG_HOLDER) ? NULL :
+		idem_name_from_args(fcinfo, ARG_HOLDER, "holder", IDEM_MAX_HOLDER,
+							false);
+	call->fingerprint = PG_ARGISNULL(ARG_REQUEST) ? NULL :
+		idem_fingerprint_jsonb(PG_GETARG_JSONB_P(ARG_REQUEST));
+}
+
+/* Is column "attno" of the row set and equal to "value"? */
+static bool
+column_equals(const IdemRow *row, AttrNumber attno, const void *value)
+{
+	struct varlena *stored;
+
+	if (row->slot->tts_isnull[attno - 1] || value == NULL)
+		return false;
+	stored = PG_DETOAST_DATUM_PACKED(row->slot->tts_values[attno - 1]);
+	return VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(value) &&
+		memcmp(VARDATA_ANY(stored), VARDATA_ANY(value),
+			   VARSIZE_ANY_EXHDR(value)) == 0;
+}
+
+/* Until when may this key be taken over? */
+static TimestampTz
+takeover_end(ReserveCall *call, const IdemRow *row)
+{
+	FunctionCallInfo fcinfo = call->fcinfo;
+
+	if (PG_ARGISNULL(ARG_TAKEOVER))
+		return idem_seconds_after(row->created_at, idem_takeover);
+	return idem_interval_after("takeover", row->created_at,
+							   PG_GETARG_INTERVAL_P(ARG_TAKEOVER));
+}
+
+/* The contract's order of judgement, once bad arguments are out of the way */
+static Verdict
+judge(ReserveCall *call, IdemLook *look, IdemStore *store)
+{
+	const IdemRow *row = &look->row;
+	bool		in_progress = row->state == IDEM_STATE_RUNNING ||
+		row->state == IDEM_STATE_UNKNOWN;
+	bool		rival = TransactionIdIsValid(look->rival);
+
+	if (row->state == IDEM_STATE_ABSENT)
+		return rival ? BUSY : (look->found ? REPLACE : INSERT);
+
+	if (in_progress && idem_made_here(look, store, &call->key))
+		return IN_OUR_HANDS;
+
+	if (!idem_may_act(row))
+		idem_report_denied(&call->key);
+
+	if (call->fingerprint != NULL &&
+		!row->slot->tts_isnull[Anum_idem_fingerprint - 1] &&
+		!column_equals(row, Anum_idem_fingerprint, call->fingerprint))
+		idem_report(IDEM_MISMATCH, &call->key, row);
+
+	if (row->state == IDEM_STATE_DONE || row->state == IDEM_STATE_FAILED)
+		return REPLAY;
+	if (rival)
+		return BUSY;
+	if (row->state == IDEM_STATE_RELEASED)
+		return REOPEN;
+	if (row->state == IDEM_STATE_UNKNOWN ||
+		column_equals(row, Anum_idem_holder, call->holder))
+		return takeover_end(call, row) > look->now ? TAKE_OVER : TOO_LATE;
+
+	/* a lease that we only extended here cannot end while we wait */
+	return idem_written_here(look) ? IN_OUR_HANDS : BUSY;
+}
+
+/* Set the columns that stay with a key from its first reservation on */
+static void
+fill_new(ReserveCall *call, TupleTableSlot *slot, TimestampTz now)
+{
+	Name		owner = palloc0(sizeof(NameData));
+
+	idem_owner_for_new(owner);
+	idem_row_set(slot, Anum_idem_scope, PointerGetDatum(call->key.scope));
+	idem_row_set(slot, Anum_idem_key, PointerGetDatum(call->key.key));
+	idem_row_set(slot, Anum_idem_attempt, Int32GetDatum(1));
+	idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(false));
+	idem_row_set(slot, Anum_idem_owner, NameGetDatum(owner));
+	idem_row_set(slot, Anum_idem_created_at, TimestampTzGetDatum(now));
+	slot->tts_isnull[Anum_idem_fingerprint - 1] = true;
+}
+
+/* Count a further attempt at a key that is there */
+static void
+fill_next_attempt(TupleTableSlot *slot, const IdemRow *old, Verdict verdict)
+{
+	if (old->attempt == PG_INT32_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("too many attempts at one idempotency key")));
+	idem_row_set(slot, Anum_idem_attempt, Int32GetDatum(old->attempt + 1));
+	if (verdict == TAKE_OVER)
+		idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(true));
+}
+
+/*
+ * Make the reservation's row in the writer's slot.  The fencing token is taken
+ * here, when nobody else can win the key any more.
+ */
+static void
+fill_reservation(ReserveCall *call, IdemStore *store, TupleTableSlot *slot,
+				 const IdemRow *old, Verdict verdict)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz end = idem_ttl_end(call->fcinfo, ARG_TTL,
+								   idem_reservation_ttl, now);
+	int64		old_token = verdict == INSERT ? 0 : old->token;
+
+	if (verdict != INSERT)
+		idem_row_copy(slot, old);
+	if (verdict == INSERT || verdict == REPLACE)
+		fill_new(call, slot, now);
+	else
+		fill_next_attempt(slot, old, verdict);
+	if (verdict == TAKE_OVER)
+		end = Min(end, takeover_end(call, old));
+
+	idem_row_set(slot, Anum_idem_status, idem_status_datum(IDEM_IN_PROGRESS));
+	call->token = idem_next_token(store, old_token);
+	idem_row_set(slot, Anum_idem_token, Int64GetDatum(call->token));
+	if (slot->tts_isnull[Anum_idem_fingerprint - 1])
+		idem_row_set_nullable(slot, Anum_idem_fingerprint,
+							  PointerGetDatum(call->fingerprint),
+							  call->fingerprint == NULL);
+	idem_row_set_nullable(slot, Anum_idem_holder,
+						  PointerGetDatum(call->holder), call->holder == NULL);
+	idem_row_set(slot, Anum_idem_reserved_at, TimestampTzGetDatum(now));
+	idem_row_set(slot, Anum_idem_expires_at, TimestampTzGetDatum(end));
+	slot->tts_isnull[Anum_idem_completed_at - 1] = true;
+	slot->tts_isnull[Anum_idem_result - 1] = true;
+}
+
+/*
+ * The key is ours.  Triggers may have changed the row: the answer is what was
+ * stored, and if that is no reservation of this token, there is none.
+ */
+static void
+answer_reserved(ReserveCall *call, TupleTableSlot *slot)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	IdemRow		row;
+
+	idem_row_read(&row, slot, now);
+	if (row.status != IDEM_IN_PROGRESS || row.token != call->token)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a trigger changed the status or the token of a reservation")));
+	call->answer = idem_answer(&row, IDEM_RESERVED, now);
+	idem_durable_reserved();
+}
+
+/* Write the reservation over a row that is there; it is locked first */
+static IdemWriteResult
+write_over(ReserveCall *call, IdemWriter *writer, IdemStore *store,
+		   IdemLook *look, Verdict verdict)
+{
+	TupleTableSlot *slot = idem_writer_slot(writer);
+	ItemPointer tid = &look->row.slot->tts_tid;
+	IdemWriteResult result = idem_writer_lock(writer, tid, false);
+
+	if (result != IDEM_WRITTEN)
+		return result;
+	fill_reservation(call, store, slot, &look->row, verdict);
+	if (verdict == REPLACE)
+		idem_writer_default_columns(writer);
+	return idem_writer_update(writer, tid);
+}
+
+/*
+ * Insert the reservation.  Only one caller of the key does this at a time, and
+ * looks a second time before he does; unless no WAL at all was written since
+ * the first look began, for then nobody can have inserted anything.
+ */
+static IdemWriteResult
+write_new(ReserveCall *call, IdemWriter *writer, IdemStore *store,
+		  IdemLook *look)
+{
+	IdemWriteResult result = IDEM_CONFLICT;
+
+	if (!idem_key_trylock(&call->key))
+		return IDEM_BUSY;
+	if (GetXLogInsertRecPtr() != call->look_start)
+		idem_look(look, store, &call->key, false);
+	if (!look->found && !TransactionIdIsValid(look->rival))
+	{
+		fill_reservation(call, store, idem_writer_slot(writer), NULL, INSERT);
+		result = idem_writer_insert(writer);
+	}
+	idem_key_unlock(&call->key);
+	return result;
+}
+
+/* Make the key ours as the verdict has it */
+static AttemptResult
+write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
+				  Verdict verdict)
+{
+	IdemWriter *writer;
+	IdemWriteResult result;
+
+	PreventCommandIfReadOnly("idem_reserve()");
+
+	writer = idem_writer_open(store);
+	result = verdict == INSERT ?
+		write_new(call, writer, store, look) :
+		write_over(call, writer, store, look, verdict);
+	if (result == IDEM_WRITTEN)
+		answer_reserved(call, idem_writer_slot(writer));
+	idem_writer_close(writer);
+
+	if (result == IDEM_WRITTEN)
+		return ANSWERED;
+	return result == IDEM_BUSY ? MUST_WAIT : LOOK_AGAIN;
+}
+
+/* The key is in somebody else's hands: what to say, and what to wait for */
+static AttemptResult
+busy(ReserveCall *call, IdemLook *look)
+{
+	const IdemRow *row = &look->row;
+
+	call->answer = idem_answer(row, IDEM_IN_PROGRESS, look->now);
+	call->rival = look->rival;
+	call->next_event = row->state == IDEM_STATE_RUNNING ? row->expires_at :
+		DT_NOEND;
+	call->tidying = row->state != IDEM_STATE_RUNNING && !look->rival_reserves;
+	return MUST_WAIT;
+}
+
+/* Look at the key once and act on it */
+static AttemptResult
+attempt(ReserveCall *call)
+{
+	IdemStore	store;
+	IdemLook	look;
+	Verdict		verdict;
+	AttemptResult result = ANSWERED;
+
+	idem_store_open(&store);
+	idem_look_init(&look, &store);
+
+	/* where we cannot write, no unique index will correct us */
+	call->look_start = GetXLogInsertRecPtr();
+	idem_look(&look, &store, &call->key, XactReadOnly);
+	verdict = judge(call, &look, &store);
+	switch (verdict)
+	{
+		case REPLAY:
+			call->answer = idem_answer(&look.row, look.row.status, look.now);
+			break;
+		case IN_OUR_HANDS:
+			call->answer = idem_answer(&look.row, IDEM_IN_PROGRESS, look.now);
+			break;
+		case TOO_LATE:
+			call->answer = idem_answer(&look.row, IDEM_EXPIRED, look.now);
+			break;
+		case BUSY:
+			result = MUST_WAIT;
+			break;
+		default:
+			result = write_reservation(call, &store, &look, verdict);
+			break;
+	}
+	if (result == MUST_WAIT)
+		result = busy(call, &look);
+
+	idem_look_end(&look);
+	idem_store_close(&store);
+	return result;
+}
+
+/*
+ * Attempt until there is an answer or no more time to wait.  Further attempts
+ * run in a memory context of their own: an hour of them must not add up.
+ */
+static HeapTuple
+reserve(ReserveCall *call)
+{
+	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext cxt = NULL;
+	IdemWait	wait;
+	AttemptResult result;
+
+	idem_wait_init(&wait, &call->key);
+	while ((result = attempt(call)) != ANSWERED)
+	{
+		if (result == MUST_WAIT &&
+			!idem_wait(&wait,
+					   call->tidying ? Max(call->wait_usecs, IDEM_BRIEF_WAIT) :
+					   call->wait_usecs,
+					   call->rival, call->next_event))
+			break;
+
+		if (cxt == NULL)
+			cxt = AllocSetContextCreate(oldcxt, "idem_reserve attempt",
+										ALLOCSET_SMALL_SIZES);
+		else
+			MemoryContextReset(cxt);
+		MemoryContextSwitchTo(cxt);
+	}
+	idem_wait_end(&wait);
+	idem_session_note(&call->key, result == ANSWERED ? call->token : 0);
+
+	if (cxt != NULL)
+	{
+		MemoryContextSwitchTo(oldcxt);
+		call->answer = heap_copytuple(call->answer);
+		MemoryContextDelete(cxt);
+	}
+	return call->answer;
+}
+
+/*
+ * idem_reserve(key, ttl, request, wait, takeover, holder, scope) → one row
+ *
+ * Reserves the key, or says what has become of it.  The intervals count from
+ * the server's clock_timestamp().  Errors: 22023 and 22004 for bad arguments,
+ * 42501, IK001, 25006 where it would have to write in a read only
+ * transaction, 55P03 when lock_timeout is shorter than the wait, 55000 when a
+ * trigger vetoes the reservation.
+ */
+Datum
+idem_reserve(PG_FUNCTION_ARGS)
+{
+	ReserveCall call = {0};
+	HeapTuple	answer = idem_callsite_recall(fcinfo);
+
+	if (answer == NULL)
+	{
+		check_arguments(&call, fcinfo);
+		answer = reserve(&call);
+		idem_callsite_remember(fcinfo, answer);
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(answer));
+}

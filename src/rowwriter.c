@@ -1,0 +1,404 @@
+/*-------------------------------------------------------------------------
+ *
+ * rowwriter.c
+ *	  Write one row of the table with the executor's own pieces.
+ *
+ * Every index, constraint, default, generated column and trigger that an
+ * administrator adds works as under INSERT and UPDATE, row and statement
+ * level, in the order of nodeModifyTable.c; what is saved is the parser, the
+ * planner and a portal.  Privileges and row security are not checked here:
+ * the callers have judged the row's owner.
+ *
+ * Setting up an executor state costs about as much as the write itself, so
+ * the state is kept for the session as long as the table has the plain shape
+ * that the extension gave it.  A state in use belongs to the caller's memory
+ * context, a kept one to none: an error in between, or a nested call, finds
+ * nothing kept and builds its own.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "commands/trigger.h"
+#include "executor/executor.h"
+#include "executor/nodeModifyTable.h"
+#include "rewrite/rewriteHandler.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+struct IdemWriter
+{
+	MemoryContext cxt;			/* holds all of this */
+	EState	   *estate;
+	ResultRelInfo rri;
+	EPQState	epq;			/* never used, but triggers want one */
+	TupleTableSlot *slot;		/* the row to write */
+	List	   *arbiters;		/* the primary key, judge of conflicts */
+	bool		keepable;		/* the table has its plain shape */
+	uint64		generation;		/* what "generation" was when built */
+};
+
+/* The kept state, and a count of the times it became outdated */
+static IdemWriter *kept_writer = NULL;
+static uint64 generation = 0;
+
+/* Columns that our updates assign, for UPDATE OF triggers and lock strength */
+static Bitmapset *
+updated_columns(void)
+{
+	Bitmapset  *cols = NULL;
+
+	for (int attno = Anum_idem_status; attno <= Natts_idem; attno++)
+	{
+		if (attno != Anum_idem_created_at)
+			cols = bms_add_member(cols,
+								  attno - FirstLowInvalidHeapAttributeNumber);
+	}
+	return cols;
+}
+
+/* Is the table as the extension made it, so that a state can be kept? */
+static bool
+has_plain_shape(Relation rel, ResultRelInfo *rri)
+{
+	TupleConstr *constr = rel->rd_att->constr;
+
+	/* trigger slots would pin the relcache's descriptor beyond the call */
+	return rri->ri_TrigDesc == NULL &&
+		rri->ri_NumIndices == 1 &&
+		rel->rd_att->natts == Natts_idem &&
+		constr != NULL &&
+		constr->num_check == 1 &&
+		!constr->has_generated_stored;
+}
+
+static IdemWriter *
+build_writer(IdemStore *store)
+{
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
+											  "idem_tool row writer",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext oldcxt = MemoryContextSwitchTo(cxt);
+	IdemWriter *writer = palloc0(sizeof(IdemWriter));
+
+	writer->cxt = cxt;
+	writer->generation = generation;
+	writer->estate = CreateExecutorState();
+	idem_init_range_table(writer->estate, store->rel, updated_columns());
+	InitResultRelInfo(&writer->rri, store->rel, 1, NULL, 0);
+	ExecOpenIndices(&writer->rri, false);
+
+	/* makes ExecGetTriggerResultRel() find it instead of opening another */
+	writer->estate->es_opened_result_relations =
+		list_make1(&writer->rri);
+	idem_epq_init(&writer->epq, writer->estate);
+	writer->slot =
+		MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(store->rel)),
+								 &TTSOpsVirtual);
+	writer->slot->tts_tableOid = RelationGetRelid(store->rel);
+	writer->arbiters = list_make1_oid(RelationGetRelid(store->pkey));
+	writer->keepable = has_plain_shape(store->rel, &writer->rri);
+	MemoryContextSwitchTo(oldcxt);
+
+	/* a kept state borrows the index from whoever uses it */
+	if (writer->keepable)
+		ExecCloseIndices(&writer->rri);
+	return writer;
+}
+
+/* Take the kept state into use for this call */
+static IdemWriter *
+reuse_writer(IdemStore *store)
+{
+	IdemWriter *writer = kept_writer;
+
+	kept_writer = NULL;
+	MemoryContextSetParent(writer->cxt, CurrentMemoryContext);
+	writer->rri.ri_RelationDesc = store->rel;
+	return writer;
+}
+
+/*
+ * Get ready to write one row.
+ */
+IdemWriter *
+idem_writer_open(IdemStore *store)
+{
+	IdemWriter *writer;
+
+	idem_store_lock_for_write(store);
+
+	writer = kept_writer ? reuse_writer(store) : build_writer(store);
+	if (writer->keepable)
+		writer->rri.ri_IndexRelationDescs[0] = store->pkey;
+	writer->estate->es_snapshot = GetActiveSnapshot();
+	writer->estate->es_output_cid = GetCurrentCommandId(true);
+	ExecClearTuple(writer->slot);
+	if (writer->rri.ri_TrigDesc)
+		AfterTriggerBeginQuery();
+	return writer;
+}
+
+/* The slot whose values idem_writer_insert() and _update() store */
+TupleTableSlot *
+idem_writer_slot(IdemWriter *writer)
+{
+	return writer->slot;
+}
+
+/* Fire what waited for the end of the statement, and let go of everything */
+void
+idem_writer_close(IdemWriter *writer)
+{
+	if (writer->rri.ri_TrigDesc)
+		AfterTriggerEndQuery(writer->estate);
+	ExecClearTuple(writer->slot);
+
+	/* our next look, and the caller's next statement, must see the row */
+	CommandCounterIncrement();
+
+	if (writer->keepable && writer->generation == generation &&
+		kept_writer == NULL)
+	{
+		ResetPerTupleExprContext(writer->estate);
+		MemoryContextSetParent(writer->cxt, TopMemoryContext);
+		kept_writer = writer;
+		return;
+	}
+
+	/* closes the indexes, and the relations that triggers have opened */
+	if (!writer->keepable)
+		ExecCloseResultRelations(writer->estate);
+	ExecResetTupleTable(writer->estate->es_tupleTable, false);
+	FreeExecutorState(writer->estate);
+	MemoryContextDelete(writer->cxt);
+}
+
+/* The table changed: what is kept, and what is in use, must not be kept on */
+void
+idem_writer_forget(void)
+{
+	generation++;
+	if (kept_writer)
+	{
+		IdemWriter *writer = kept_writer;
+
+		kept_writer = NULL;
+		MemoryContextDelete(writer->cxt);
+	}
+}
+
+/* Columns that an administrator added get their defaults in a new row */
+void
+idem_writer_default_columns(IdemWriter *writer)
+{
+	Relation	rel = writer->rri.ri_RelationDesc;
+	TupleTableSlot *slot = writer->slot;
+	ExprContext *econtext = GetPerTupleExprContext(writer->estate);
+
+	for (int attno = Natts_idem + 1; attno <= RelationGetNumberOfAttributes(rel); attno++)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attno - 1);
+		Node	   *expr = NULL;
+
+		slot->tts_values[attno - 1] = (Datum) 0;
+		slot->tts_isnull[attno - 1] = true;
+		if (att->attisdropped || att->attgenerated)
+			continue;
+
+		expr = build_column_default(rel, attno);
+		if (expr != NULL)
+			slot->tts_values[attno - 1] =
+				ExecEvalExpr(ExecPrepareExpr((Expr *) expr, writer->estate),
+							 econtext, &slot->tts_isnull[attno - 1]);
+	}
+}
+
+static void
+report_veto(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("a trigger on table \"%s\" suppressed the write",
+					RelationGetRelationName(rel)),
+			 errhint("Let the trigger raise an error or return the row.")));
+}
+
+/* Generated columns and constraints, after the BEFORE triggers */
+static void
+complete_row(IdemWriter *writer, CmdType cmd)
+{
+	Relation	rel = writer->rri.ri_RelationDesc;
+
+	/* a trigger's row comes without it, generated columns may use it */
+	writer->slot->tts_tableOid = RelationGetRelid(rel);
+	if (rel->rd_att->constr && rel->rd_att->constr->has_generated_stored)
+		ExecComputeStoredGenerated(&writer->rri, writer->estate,
+								   writer->slot, cmd);
+	if (rel->rd_att->constr)
+		ExecConstraints(&writer->rri, writer->slot, writer->estate);
+}
+
+/* Store the new row unless the primary key has a conflict */
+static bool
+insert_speculatively(IdemWriter *writer, List **recheck)
+{
+	TransactionId xid = GetCurrentTransactionId();
+	uint32		spec_token = SpeculativeInsertionLockAcquire(xid);
+	bool		conflict = false;
+
+	table_tuple_insert_speculative(writer->rri.ri_RelationDesc, writer->slot,
+								   writer->estate->es_output_cid, 0, NULL,
+								   spec_token);
+	*recheck = idem_insert_index_tuples(&writer->rri, writer->slot,
+										writer->estate, false, true,
+										&conflict, writer->arbiters, false);
+	table_tuple_complete_speculative(writer->rri.ri_RelationDesc,
+									 writer->slot, spec_token, !conflict);
+	SpeculativeInsertionLockRelease(xid);
+	return !conflict;
+}
+
+/*
+ * Insert the row in the slot, of which the extension's own columns are set.
+ * IDEM_CONFLICT: the key is there already, and nothing was stored.  On
+ * success the slot has the row as stored, whatever triggers made of it.
+ */
+IdemWriteResult
+idem_writer_insert(IdemWriter *writer)
+{
+	ResultRelInfo *rri = &writer->rri;
+	EState	   *estate = writer->estate;
+	TransitionCaptureState *transition;
+	List	   *recheck;
+
+	idem_writer_default_columns(writer);
+	ExecStoreVirtualTuple(writer->slot);
+
+	transition = MakeTransitionCaptureState(rri->ri_TrigDesc,
+											RelationGetRelid(rri->ri_RelationDesc),
+											CMD_INSERT);
+	ExecBSInsertTriggers(estate, rri);
+	if (rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row &&
+		!ExecBRInsertTriggers(estate, rri, writer->slot))
+		report_veto(rri->ri_RelationDesc);
+
+	complete_row(writer, CMD_INSERT);
+	if (!insert_speculatively(writer, &recheck))
+		return IDEM_CONFLICT;
+
+	ExecARInsertTriggers(estate, rri, writer->slot, recheck, transition);
+	ExecASInsertTriggers(estate, rri, transition);
+	return IDEM_WRITTEN;
+}
+
+/* What the table access method said of a row that we want to write */
+static IdemWriteResult
+write_result(TM_Result result)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return IDEM_WRITTEN;
+		case TM_Updated:
+		case TM_Deleted:
+			return IDEM_CONFLICT;
+		case TM_BeingModified:
+		case TM_WouldBlock:
+			return IDEM_BUSY;
+		case TM_SelfModified:
+			/* as ExecUpdate(): a trigger of ours changed the row itself */
+			ereport(ERROR,
+					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+					 errmsg("tuple to be updated was already modified by an operation triggered by the current command"),
+					 errhint("Consider using an AFTER trigger instead of a BEFORE trigger to propagate changes to other rows.")));
+			break;
+		default:
+			elog(ERROR, "unexpected status of a row to be written: %u", result);
+			break;
+	}
+	return IDEM_BUSY;			/* keep compiler quiet */
+}
+
+/*
+ * Lock the row for an update by us.  Without "wait" a row that somebody else
+ * holds, by an uncommitted change or a row lock, is IDEM_BUSY.
+ */
+IdemWriteResult
+idem_writer_lock(IdemWriter *writer, ItemPointer tid, bool wait)
+{
+	Relation	rel = writer->rri.ri_RelationDesc;
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	result = table_tuple_lock(rel, tid, writer->estate->es_snapshot, slot,
+							  writer->estate->es_output_cid,
+							  LockTupleNoKeyExclusive,
+							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
+	ExecDropSingleTupleTableSlot(slot);
+	return write_result(result);
+}
+
+/*
+ * Replace the row at "tid" by the one in the slot, of which all columns are
+ * set.  Waits for whoever holds the row; IDEM_CONFLICT if it changed.
+ */
+IdemWriteResult
+idem_writer_update(IdemWriter *writer, ItemPointer tid)
+{
+	ResultRelInfo *rri = &writer->rri;
+	EState	   *estate = writer->estate;
+	Relation	rel = rri->ri_RelationDesc;
+	TransitionCaptureState *transition;
+	IdemUpdateIndexes update_indexes;
+	LockTupleMode lockmode;
+	TM_FailureData tmfd;
+	IdemWriteResult result;
+	List	   *recheck = NIL;
+
+	CheckCmdReplicaIdentity(rel, CMD_UPDATE);
+	ExecStoreVirtualTuple(writer->slot);
+
+	/*
+	 * The triggers' own way of locking the row raises 40001 above READ
+	 * COMMITTED when the row has changed: be there first.
+	 */
+	if (rri->ri_TrigDesc)
+	{
+		result = idem_writer_lock(writer, tid, true);
+		if (result != IDEM_WRITTEN)
+			return result;
+	}
+
+	transition = MakeTransitionCaptureState(rri->ri_TrigDesc,
+											RelationGetRelid(rel), CMD_UPDATE);
+	ExecBSUpdateTriggers(estate, rri);
+	if (rri->ri_TrigDesc && rri->ri_TrigDesc->trig_update_before_row &&
+		!idem_br_update_triggers(estate, &writer->epq, rri, tid, writer->slot))
+		report_veto(rel);
+
+	complete_row(writer, CMD_UPDATE);
+	result = write_result(table_tuple_update(rel, tid, writer->slot,
+											 estate->es_output_cid,
+											 estate->es_snapshot,
+											 InvalidSnapshot, true, &tmfd,
+											 &lockmode, &update_indexes));
+	if (result != IDEM_WRITTEN)
+		return result;
+
+	if (IDEM_NEEDS_INDEXES(update_indexes))
+		recheck = idem_insert_index_tuples(rri, writer->slot, estate, true,
+										   false, NULL, NIL,
+										   IDEM_ONLY_SUMMARIZING(update_indexes));
+	ExecARUpdateTriggers(estate, rri, NULL, NULL, tid, NULL, writer->slot,
+						 recheck, transition, false);
+	ExecASUpdateTriggers(estate, rri, transition);
+	return IDEM_WRITTEN;
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+#
+# Count the instructions that a call costs inside the server, against what a
+# user would write by hand, and print the ratios.
+#
+#	bash test/bench/instructions.sh
+#
+# Needs an installed idem_tool, valgrind and pgbench; takes a few minutes.  A
+# throwaway server runs under callgrind, which counts inside PortalRun, that is
+# without parsing, planning and commit.  Each workload runs in two lengths over
+# the wire with prepared statements; the slope between them is the cost of one
+# round without any start-up.  The counts hardly vary from run to run, unlike
+# times.
+
+set -euo pipefail
+
+bindir=$("${PG_CONFIG:-pg_config}" --bindir)
+short=${SHORT:-500}
+long=${LONG:-1500}
+dir=$(mktemp -d)
+server=
+
+stop_server() {
+	[ -z "$server" ] || { kill -INT "$server"; wait "$server" || true; }
+	server=
+}
+trap 'stop_server; rm -rf "$dir"' EXIT
+
+# PostgreSQL refuses to run as root
+as_postgres() {
+	if [ "$(id -u)" = 0 ]; then
+		runuser -u postgres -- "$@"
+	else
+		"$@"
+	fi
+}
+[ "$(id -u)" = 0 ] && chown postgres "$dir"
+
+psql() {
+	"$bindir/psql" -X -q -v ON_ERROR_STOP=1 -h "$dir" -U postgres -d postgres "$@"
+}
+
+# start_server [command...]: start it, under the command if there is one
+start_server() {
+	as_postgres "$@" "$bindir/postgres" -D "$dir/data" \
+		-c listen_addresses= -c unix_socket_directories="$dir" \
+		-c jit=off -c autovacuum=off -c fsync=off -c checkpoint_timeout=1h \
+		>>"$dir/server.log" 2>&1 &
+	server=$!
+	until psql -c 'SELECT 1' >/dev/null 2>&1; do
+		kill -0 "$server" || { cat "$dir/server.log" >&2; exit 1; }
+		sleep 0.2
+	done
+	# runuser and valgrind may stand in between
+	server=$(head -1 "$dir/data/postmaster.pid")
+}
+
+stop_server() {
+	[ -n "$server" ] || return 0
+	kill -INT "$server"
+	while kill -0 "$server" 2>/dev/null; do sleep 0.1; done
+	server=
+}
+
+# count SCRIPT ROUNDS SEED: instructions of that many rounds of a script
+count() {
+	rm -f "$dir"/callgrind.*
+	start_server valgrind --tool=callgrind --trace-children=yes \
+		--collect-atstart=no --toggle-collect=PortalRun \
+		--callgrind-out-file="$dir/callgrind.%p" --log-file=/dev/null
+	"$bindir/pgbench" -h "$dir" -U postgres -n -M prepared -c 1 -t "$2" \
+		--random-seed="$3" -f "$dir/$1.sql" postgres >"$dir/pgbench.log" 2>&1 ||
+		{ cat "$dir/pgbench.log" >&2; exit 1; }
+	stop_server
+	cat "$dir"/callgrind.* |
+		awk '/^totals:/ { if ($2 > most) most = $2 } END { print most }'
+}
+
+# slope SCRIPT: instructions of one round
+slope() {
+	local few many
+	few=$(count "$1" "$short" "$RANDOM$RANDOM")
+	many=$(count "$1" "$long" "$RANDOM$RANDOM")
+	echo $(( (many - few) / (long - short) ))
+}
+
+# The table that the peers use, as a careful user would make it
+prepare() {
+	as_postgres "$bindir/initdb" -D "$dir/data" -U postgres -A trust \
+		--no-sync >/dev/null
+	start_server
+	psql <<-'SQL'
+	CREATE EXTENSION idem_tool;
+	CREATE TABLE by_hand (
+		scope text COLLATE "C" NOT NULL DEFAULT '',
+		key text COLLATE "C" NOT NULL,
+		status text NOT NULL,
+		created_at timestamptz NOT NULL DEFAULT now(),
+		expires_at timestamptz NOT NULL,
+		completed_at timestamptz,
+		result jsonb,
+		PRIMARY KEY (scope, key)
+	) WITH (fillfactor = 50);
+	SELECT idem_complete('settled', '{"charge": "ch_123", "ok": true}', token)
+		FROM idem_reserve('settled');
+	INSERT INTO by_hand (key, status, expires_at, completed_at, result)
+		VALUES ('settled', 'done', now() + '1 day', now(),
+				'{"charge": "ch_123", "ok": true}');
+	SQL
+	stop_server
+}
+
+write_scripts() {
+	cat >"$dir/pair_idem.sql" <<-'SQL'
+	\set k random(1, 9000000000000000)
+	SELECT status, token FROM idem_reserve('charge:' || :k, '5 min') \gset
+	SELECT idem_complete('charge:' || :k, '{"charge": "ch_123", "ok": true}', :token);
+	SQL
+	cat >"$dir/pair_bare.sql" <<-'SQL'
+	\set k random(1, 9000000000000000)
+	INSERT INTO by_hand (key, status, expires_at) VALUES ('charge:' || :k, 'in_progress', now() + interval '5 min');
+	UPDATE by_hand SET status = 'done', completed_at = now(), expires_at = now() + interval '1 day', result = '{"charge": "ch_123", "ok": true}' WHERE scope = '' AND key = 'charge:' || :k;
+	SQL
+	cat >"$dir/pair_hand.sql" <<-'SQL'
+	\set k random(1, 9000000000000000)
+	INSERT INTO by_hand (key, status, expires_at) VALUES ('charge:' || :k, 'in_progress', now() + interval '5 min') ON CONFLICT DO NOTHING RETURNING key;
+	SELECT status, result, expires_at FROM by_hand WHERE scope = '' AND key = 'charge:' || :k;
+	UPDATE by_hand SET status = 'done', completed_at = now(), expires_at = now() + interval '1 day', result = '{"charge": "ch_123", "ok": true}' WHERE scope = '' AND key = 'charge:' || :k;
+	SQL
+	cat >"$dir/replay_idem.sql" <<-'SQL'
+	SELECT status, result FROM idem_reserve('settled', '5 min');
+	SQL
+	cat >"$dir/replay_all.sql" <<-'SQL'
+	SELECT * FROM idem_reserve('settled', '5 min');
+	SQL
+	cat >"$dir/replay_select.sql" <<-'SQL'
+	SELECT status, result FROM by_hand WHERE scope = '' AND key = 'settled';
+	SQL
+	cat >"$dir/replay_hand.sql" <<-'SQL'
+	INSERT INTO by_hand (key, status, expires_at) VALUES ('settled', 'in_progress', now() + interval '5 min') ON CONFLICT DO NOTHING RETURNING key;
+	SELECT status, result, expires_at FROM by_hand WHERE scope = '' AND key = 'settled';
+	SQL
+}
+
+report() {
+	awk -v what="$1" -v mine="$2" -v peer="$3" -v name="$4" \
+		'BEGIN { printf "%-20s %8d instructions, %5.2f x %s (%d)\n", what, mine, mine / peer, name, peer }'
+}
+
+prepare
+write_scripts
+"$bindir/postgres" --version
+pair=$(slope pair_idem)
+report "reserve + complete" "$pair" "$(slope pair_bare)" "bare INSERT + UPDATE"
+report "reserve + complete" "$pair" "$(slope pair_hand)" "hand-written SQL"
+replay=$(slope replay_idem)
+select=$(slope replay_select)
+report "replay" "$replay" "$select" "primary-key SELECT"
+report "replay" "$replay" "$(slope replay_hand)" "hand-written SQL"
+report "replay, all columns" "$(slope replay_all)" "$select" "primary-key SELECT of two"
