@@ -89,6 +89,35 @@ SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys_token_s
 
 -- what callers use
 
+CREATE TYPE @extschema@.idem_answer AS (
+	status text,
+	result jsonb,
+	token bigint,
+	attempt integer,
+	maybe_ran boolean,
+	created_at timestamptz,
+	expires_at timestamptz,
+	retry_after integer);
+
+COMMENT ON TYPE @extschema@.idem_answer IS
+'what idem_reserve answers: whether the caller may act, or what has become of the key';
+COMMENT ON COLUMN @extschema@.idem_answer.status IS
+'reserved, in_progress, done, failed or expired';
+COMMENT ON COLUMN @extschema@.idem_answer.result IS
+'done: the result; failed: the error';
+COMMENT ON COLUMN @extschema@.idem_answer.token IS
+'reserved: the fencing token to settle with';
+COMMENT ON COLUMN @extschema@.idem_answer.attempt IS
+'which reservation of the key this is, from 1';
+COMMENT ON COLUMN @extschema@.idem_answer.maybe_ran IS
+'an earlier attempt may have had its effect: verify before acting';
+COMMENT ON COLUMN @extschema@.idem_answer.created_at IS
+'first reservation of the key';
+COMMENT ON COLUMN @extschema@.idem_answer.expires_at IS
+'in progress: end of the lease; otherwise: end of memory';
+COMMENT ON COLUMN @extschema@.idem_answer.retry_after IS
+'in_progress: seconds left of the lease, if known';
+
 CREATE FUNCTION @extschema@.idem_reserve(
 	key text,
 	ttl interval DEFAULT NULL,
@@ -96,16 +125,8 @@ CREATE FUNCTION @extschema@.idem_reserve(
 	wait interval DEFAULT '0',
 	takeover interval DEFAULT NULL,
 	holder text DEFAULT NULL,
-	scope text DEFAULT NULL,
-	OUT status text,
-	OUT result jsonb,
-	OUT token bigint,
-	OUT attempt integer,
-	OUT maybe_ran boolean,
-	OUT created_at timestamptz,
-	OUT expires_at timestamptz,
-	OUT retry_after integer)
-RETURNS record
+	scope text DEFAULT NULL)
+RETURNS @extschema@.idem_answer
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION @extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text) IS

@@ -8,11 +8,9 @@
 #include "idem_tool.h"
 
 #include "access/htup_details.h"
-#include "catalog/pg_type.h"
-#include "funcapi.h"
-#include "utils/memutils.h"
+#include "utils/typcache.h"
 
-/* Columns of the answer, in order */
+/* Columns of type idem_answer, in order */
 enum
 {
 	Anum_answer_status = 0,
@@ -25,34 +23,6 @@ enum
 	Anum_answer_retry_after,
 	Natts_answer
 };
-
-/*
- * The row type, made and blessed once: asking the catalogs for it in each
- * call would cost as much as looking at the key.
- */
-static TupleDesc
-answer_desc(void)
-{
-	static TupleDesc desc = NULL;
-
-	if (desc == NULL)
-	{
-		MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
-		TupleDesc	new = CreateTemplateTupleDesc(Natts_answer);
-
-		TupleDescInitEntry(new, 1, "status", TEXTOID, -1, 0);
-		TupleDescInitEntry(new, 2, "result", JSONBOID, -1, 0);
-		TupleDescInitEntry(new, 3, "token", INT8OID, -1, 0);
-		TupleDescInitEntry(new, 4, "attempt", INT4OID, -1, 0);
-		TupleDescInitEntry(new, 5, "maybe_ran", BOOLOID, -1, 0);
-		TupleDescInitEntry(new, 6, "created_at", TIMESTAMPTZOID, -1, 0);
-		TupleDescInitEntry(new, 7, "expires_at", TIMESTAMPTZOID, -1, 0);
-		TupleDescInitEntry(new, 8, "retry_after", INT4OID, -1, 0);
-		desc = BlessTupleDesc(new);
-		MemoryContextSwitchTo(oldcxt);
-	}
-	return desc;
-}
 
 /* Seconds from now until "end", rounded up, at least 1 */
 static int32
@@ -70,8 +40,11 @@ seconds_until(TimestampTz now, TimestampTz end)
  * otherwise it is a rival's, and not committed yet.
  */
 HeapTuple
-idem_answer(const IdemRow *row, IdemStatus status, TimestampTz now)
+idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
+			TimestampTz now)
 {
+	TupleDesc	desc = lookup_rowtype_tupdesc(store->answer_type, -1);
+	HeapTuple	answer;
 	Datum		values[Natts_answer];
 	bool		nulls[Natts_answer];
 
@@ -116,5 +89,7 @@ idem_answer(const IdemRow *row, IdemStatus status, TimestampTz now)
 		default:
 			break;
 	}
-	return heap_form_tuple(answer_desc(), values, nulls);
+	answer = heap_form_tuple(desc, values, nulls);
+	ReleaseTupleDesc(desc);
+	return answer;
 }

@@ -102,6 +102,7 @@ idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo, int keyarg,
 	key->key = idem_name_from_args(fcinfo, keyarg, "key", IDEM_MAX_KEY, false);
 	key->scope = PG_ARGISNULL(scopearg) ? cstring_to_text(idem_scope) :
 		idem_name_from_args(fcinfo, scopearg, "scope", IDEM_MAX_SCOPE, true);
+	key->hash = idem_key_hash(key, 0);
 }
 
 /* Refuse intervals that no clock arithmetic should meet, infinite ones too */

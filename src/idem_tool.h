@@ -14,7 +14,7 @@
  *	answer.c	the row that idem_reserve returns
  *
  * beside it: keylock.c (the short lock on an absent key), wait.c (bounded
- * waiting), durable.c (which commits must be flushed), owner.c (who may act),
+ * waiting), hint.c (where a row was seen last), durable.c (which commits must be flushed), owner.c (who may act),
  * report.c (errors), callsite.c and session.c (memory of single statements
  * and of interactive sessions), canonical.c and keys.c (fingerprints,
  * derived keys).
@@ -127,14 +127,17 @@ typedef struct IdemKey
 {
 	text	   *scope;
 	text	   *key;
+	uint64		hash;			/* of both */
 } IdemKey;
 
 /* The table and its primary key, open for one call */
 typedef struct IdemStore
 {
 	Relation	rel;
-	Relation	pkey;
+	Relation	pkey;			/* NULL until idem_store_pkey() */
+	Oid			pkey_oid;
 	Oid			sequence;		/* source of the fencing tokens */
+	Oid			answer_type;	/* what idem_reserve returns */
 	bool		writing;		/* locked for writing as well */
 } IdemStore;
 
@@ -205,6 +208,8 @@ extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
 extern void idem_store_init(void);
 extern void idem_store_open(IdemStore *store);
 extern void idem_store_lock_for_write(IdemStore *store);
+extern Relation idem_store_pkey(IdemStore *store);
+extern Relation idem_store_pkey_for_write(IdemStore *store);
 extern void idem_store_close(IdemStore *store);
 extern int64 idem_next_token(IdemStore *store, int64 last);
 extern void idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now);
@@ -225,6 +230,11 @@ extern void idem_look_end(IdemLook *look);
 extern bool idem_written_here(IdemLook *look);
 extern bool idem_made_here(IdemLook *look, IdemStore *store,
 						   const IdemKey *key);
+
+/* hint.c */
+extern void idem_hint_note(const IdemKey *key, ItemPointer tid);
+extern ItemPointer idem_hint_find(const IdemKey *key);
+extern void idem_hint_forget(void);
 
 /* keylock.c */
 extern uint64 idem_key_hash(const IdemKey *key, uint64 seed);
@@ -267,8 +277,8 @@ extern void idem_writer_close(IdemWriter *writer);
 extern void idem_writer_forget(void);
 
 /* answer.c */
-extern HeapTuple idem_answer(const IdemRow *row, IdemStatus status,
-							 TimestampTz now);
+extern HeapTuple idem_answer(IdemStore *store, const IdemRow *row,
+							 IdemStatus status, TimestampTz now);
 
 /* callsite.c */
 extern HeapTuple idem_callsite_recall(FunctionCallInfo fcinfo);

@@ -35,10 +35,8 @@ idem_key_hash(const IdemKey *key, uint64 seed)
 void
 idem_key_locktag(LOCKTAG *tag, const IdemKey *key, uint16 lockclass)
 {
-	uint64		hash = idem_key_hash(key, 0);
-
-	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
-						 (uint32) hash, lockclass);
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (key->hash >> 32),
+						 (uint32) key->hash, lockclass);
 }
 
 /* Take the key's lock if nobody has it */

@@ -26,6 +26,7 @@
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -50,9 +51,52 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 	skeys[0].sk_argument = PointerGetDatum(key->scope);
 	skeys[1].sk_argument = PointerGetDatum(key->key);
 
-	scan = idem_index_beginscan(store->rel, store->pkey, snapshot, 2);
+	scan = idem_index_beginscan(store->rel, idem_store_pkey(store), snapshot, 2);
 	index_rescan(scan, skeys, 2, NULL, 0);
 	return scan;
+}
+
+/* Is the row in the slot this key's? */
+static bool
+is_row_of_key(TupleTableSlot *slot, const IdemKey *key)
+{
+	bool		isnull;
+	text	   *stored = DatumGetTextPP(slot_getattr(slot, Anum_idem_scope, &isnull));
+
+	if (VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(key->scope) ||
+		memcmp(VARDATA_ANY(stored), VARDATA_ANY(key->scope),
+			   VARSIZE_ANY_EXHDR(stored)) != 0)
+		return false;
+	stored = DatumGetTextPP(slot_getattr(slot, Anum_idem_key, &isnull));
+	return VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(key->key) &&
+		memcmp(VARDATA_ANY(stored), VARDATA_ANY(key->key),
+			   VARSIZE_ANY_EXHDR(stored)) == 0;
+}
+
+/*
+ * Look where the row was seen last.  True if it is there and nobody else has
+ * a change of it under way: that is then all there is to know of the key.
+ */
+static bool
+look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
+{
+	ItemPointer tid = idem_hint_find(key);
+	SnapshotData dirty;
+
+	/* VACUUM may have cut the table's end off since */
+	if (tid == NULL ||
+		ItemPointerGetBlockNumber(tid) >= RelationGetNumberOfBlocks(store->rel))
+		return false;
+
+	InitDirtySnapshot(dirty);
+	if (!table_tuple_fetch_row_version(store->rel, tid, &dirty, look->row.slot))
+		return false;
+	look->found = !TransactionIdIsValid(dirty.xmin) &&
+		!TransactionIdIsValid(dirty.xmax) &&
+		is_row_of_key(look->row.slot, key);
+	look->rival = InvalidTransactionId;
+	look->rival_reserves = false;
+	return look->found;
 }
 
 /*
@@ -60,7 +104,7 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
  * own), if there is one.
  */
 static void
-look_once(IdemLook *look, IdemStore *store, const IdemKey *key)
+look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 {
 	TupleTableSlot *slot = look->row.slot;
 	TupleTableSlot *rivals = NULL;
@@ -157,10 +201,11 @@ idem_look_init(IdemLook *look, IdemStore *store)
 void
 idem_look(IdemLook *look, IdemStore *store, const IdemKey *key, bool sure)
 {
-	for (;;)
+	CHECK_FOR_INTERRUPTS();
+	while (!look_at_hint(look, store, key))
 	{
 		CHECK_FOR_INTERRUPTS();
-		look_once(look, store, key);
+		look_by_index(look, store, key);
 
 		/*
 		 * A rival may have finished while we looked, in which case we may
@@ -171,6 +216,8 @@ idem_look(IdemLook *look, IdemStore *store, const IdemKey *key, bool sure)
 			continue;
 		if (!look->found && sure && key_exists(store, key))
 			continue;
+		if (look->found)
+			idem_hint_note(key, &look->row.slot->tts_tid);
 		break;
 	}
 

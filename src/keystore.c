@@ -26,9 +26,11 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #define IDEM_TABLE_NAME		"idempotency_keys"
 #define IDEM_SEQUENCE_NAME	"idempotency_keys_token_seq"
+#define IDEM_ANSWER_NAME	"idem_answer"
 
 static const char *const status_names[] = {
 	[IDEM_IN_PROGRESS] = "in_progress",
@@ -68,6 +70,7 @@ static const struct
 static Oid	table_oid = InvalidOid;
 static Oid	pkey_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
+static Oid	answer_type_oid = InvalidOid;
 
 /* Forget what we know if the table or its index changed (0: everything) */
 static void
@@ -77,6 +80,7 @@ store_inval_callback(Datum arg, Oid relid)
 	{
 		table_oid = InvalidOid;
 		idem_writer_forget();
+		idem_hint_forget();
 	}
 }
 
@@ -161,11 +165,15 @@ find_table(void)
 	check_layout(rel);
 	pkey_oid = idem_primary_key(rel);
 	sequence_oid = get_relname_relid(IDEM_SEQUENCE_NAME, schema);
-	if (!OidIsValid(pkey_oid) || !OidIsValid(sequence_oid))
+	answer_type_oid = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+									  CStringGetDatum(IDEM_ANSWER_NAME),
+									  ObjectIdGetDatum(schema));
+	if (!OidIsValid(pkey_oid) || !OidIsValid(sequence_oid) ||
+		!OidIsValid(answer_type_oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" has lost its primary key or its sequence",
-						RelationGetRelationName(rel))));
+				 errmsg("objects of extension \"%s\" are missing",
+						IDEM_EXTENSION_NAME)));
 
 	/* last, so that an error above leaves nothing half known */
 	table_oid = relid;
@@ -188,25 +196,43 @@ open_known_table(void)
 	return NULL;
 }
 
-/* Open the table and its primary key for reading */
+/* Open the table for reading */
 void
 idem_store_open(IdemStore *store)
 {
 	store->rel = OidIsValid(table_oid) ? open_known_table() : NULL;
 	if (store->rel == NULL)
 		store->rel = find_table();
-	store->pkey = index_open(pkey_oid, AccessShareLock);
+	store->pkey = NULL;
+	store->pkey_oid = pkey_oid;
 	store->sequence = sequence_oid;
+	store->answer_type = answer_type_oid;
 	store->writing = false;
 }
 
-/* Lock both for writing; the locks stay until the transaction ends */
+/* Lock the table for writing; the lock stays until the transaction ends */
 void
 idem_store_lock_for_write(IdemStore *store)
 {
 	LockRelationOid(RelationGetRelid(store->rel), RowExclusiveLock);
-	LockRelationOid(RelationGetRelid(store->pkey), RowExclusiveLock);
 	store->writing = true;
+}
+
+/* The primary key's index; many calls can do without */
+Relation
+idem_store_pkey(IdemStore *store)
+{
+	if (store->pkey == NULL)
+		store->pkey = index_open(store->pkey_oid, AccessShareLock);
+	return store->pkey;
+}
+
+/* The same to insert into */
+Relation
+idem_store_pkey_for_write(IdemStore *store)
+{
+	LockRelationOid(store->pkey_oid, RowExclusiveLock);
+	return idem_store_pkey(store);
 }
 
 /*
@@ -218,7 +244,8 @@ idem_store_close(IdemStore *store)
 {
 	LOCKMODE	lockmode = store->writing ? NoLock : AccessShareLock;
 
-	index_close(store->pkey, lockmode);
+	if (store->pkey)
+		index_close(store->pkey, lockmode);
 	relation_close(store->rel, lockmode);
 }
 

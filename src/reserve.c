@@ -133,14 +133,14 @@ static Verdict
 judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 {
 	const IdemRow *row = &look->row;
-	bool		in_progress = row->state == IDEM_STATE_RUNNING ||
-		row->state == IDEM_STATE_UNKNOWN;
 	bool		rival = TransactionIdIsValid(look->rival);
 
 	if (row->state == IDEM_STATE_ABSENT)
 		return rival ? BUSY : (look->found ? REPLACE : INSERT);
 
-	if (in_progress && idem_made_here(look, store, &call->key))
+	/* lapsed or not: while we are here, nobody else can have it */
+	if (row->status == IDEM_IN_PROGRESS &&
+		idem_made_here(look, store, &call->key))
 		return IN_OUR_HANDS;
 
 	if (!idem_may_act(row))
@@ -236,17 +236,18 @@ fill_reservation(ReserveCall *call, IdemStore *store, TupleTableSlot *slot,
  * stored, and if that is no reservation of this token, there is none.
  */
 static void
-answer_reserved(ReserveCall *call, TupleTableSlot *slot)
+answer_reserved(ReserveCall *call, IdemStore *store, TupleTableSlot *slot)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	IdemRow		row;
 
 	idem_row_read(&row, slot, now);
+	idem_hint_note(&call->key, &slot->tts_tid);
 	if (row.status != IDEM_IN_PROGRESS || row.token != call->token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a trigger changed the status or the token of a reservation")));
-	call->answer = idem_answer(&row, IDEM_RESERVED, now);
+	call->answer = idem_answer(store, &row, IDEM_RESERVED, now);
 	idem_durable_reserved();
 }
 
@@ -306,7 +307,7 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 		write_new(call, writer, store, look) :
 		write_over(call, writer, store, look, verdict);
 	if (result == IDEM_WRITTEN)
-		answer_reserved(call, idem_writer_slot(writer));
+		answer_reserved(call, store, idem_writer_slot(writer));
 	idem_writer_close(writer);
 
 	if (result == IDEM_WRITTEN)
@@ -316,11 +317,11 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 
 /* The key is in somebody else's hands: what to say, and what to wait for */
 static AttemptResult
-busy(ReserveCall *call, IdemLook *look)
+busy(ReserveCall *call, IdemStore *store, IdemLook *look)
 {
 	const IdemRow *row = &look->row;
 
-	call->answer = idem_answer(row, IDEM_IN_PROGRESS, look->now);
+	call->answer = idem_answer(store, row, IDEM_IN_PROGRESS, look->now);
 	call->rival = look->rival;
 	call->next_event = row->state == IDEM_STATE_RUNNING ? row->expires_at :
 		DT_NOEND;
@@ -347,13 +348,13 @@ attempt(ReserveCall *call)
 	switch (verdict)
 	{
 		case REPLAY:
-			call->answer = idem_answer(&look.row, look.row.status, look.now);
+			call->answer = idem_answer(&store, &look.row, look.row.status, look.now);
 			break;
 		case IN_OUR_HANDS:
-			call->answer = idem_answer(&look.row, IDEM_IN_PROGRESS, look.now);
+			call->answer = idem_answer(&store, &look.row, IDEM_IN_PROGRESS, look.now);
 			break;
 		case TOO_LATE:
-			call->answer = idem_answer(&look.row, IDEM_EXPIRED, look.now);
+			call->answer = idem_answer(&store, &look.row, IDEM_EXPIRED, look.now);
 			break;
 		case BUSY:
 			result = MUST_WAIT;
@@ -363,7 +364,7 @@ attempt(ReserveCall *call)
 			break;
 	}
 	if (result == MUST_WAIT)
-		result = busy(call, &look);
+		result = busy(call, &store, &look);
 
 	idem_look_end(&look);
 	idem_store_close(&store);

@@ -35,6 +35,7 @@
 struct IdemWriter
 {
 	MemoryContext cxt;			/* holds all of this */
+	IdemStore  *store;			/* of the current call */
 	EState	   *estate;
 	ResultRelInfo rri;
 	EPQState	epq;			/* never used, but triggers want one */
@@ -102,7 +103,7 @@ build_writer(IdemStore *store)
 		MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(store->rel)),
 								 &TTSOpsVirtual);
 	writer->slot->tts_tableOid = RelationGetRelid(store->rel);
-	writer->arbiters = list_make1_oid(RelationGetRelid(store->pkey));
+	writer->arbiters = list_make1_oid(idem_primary_key(store->rel));
 	writer->keepable = has_plain_shape(store->rel, &writer->rri);
 	MemoryContextSwitchTo(oldcxt);
 
@@ -135,8 +136,7 @@ idem_writer_open(IdemStore *store)
 	idem_store_lock_for_write(store);
 
 	writer = kept_writer ? reuse_writer(store) : build_writer(store);
-	if (writer->keepable)
-		writer->rri.ri_IndexRelationDescs[0] = store->pkey;
+	writer->store = store;
 	writer->estate->es_snapshot = GetActiveSnapshot();
 	writer->estate->es_output_cid = GetCurrentCommandId(true);
 	ExecClearTuple(writer->slot);
@@ -245,6 +245,21 @@ complete_row(IdemWriter *writer, CmdType cmd)
 		ExecConstraints(&writer->rri, writer->slot, writer->estate);
 }
 
+/* Make the index entries of the row in the slot */
+static List *
+insert_index_entries(IdemWriter *writer, bool update, bool *conflict,
+					 bool only_summarizing)
+{
+	if (writer->keepable)
+		writer->rri.ri_IndexRelationDescs[0] =
+			idem_store_pkey_for_write(writer->store);
+	return idem_insert_index_tuples(&writer->rri, writer->slot,
+									writer->estate, update, conflict != NULL,
+									conflict,
+									conflict ? writer->arbiters : NIL,
+									only_summarizing);
+}
+
 /* Store the new row unless the primary key has a conflict */
 static bool
 insert_speculatively(IdemWriter *writer, List **recheck)
@@ -256,9 +271,7 @@ insert_speculatively(IdemWriter *writer, List **recheck)
 	table_tuple_insert_speculative(writer->rri.ri_RelationDesc, writer->slot,
 								   writer->estate->es_output_cid, 0, NULL,
 								   spec_token);
-	*recheck = idem_insert_index_tuples(&writer->rri, writer->slot,
-										writer->estate, false, true,
-										&conflict, writer->arbiters, false);
+	*recheck = insert_index_entries(writer, false, &conflict, false);
 	table_tuple_complete_speculative(writer->rri.ri_RelationDesc,
 									 writer->slot, spec_token, !conflict);
 	SpeculativeInsertionLockRelease(xid);
@@ -394,9 +407,8 @@ idem_writer_update(IdemWriter *writer, ItemPointer tid)
 		return result;
 
 	if (IDEM_NEEDS_INDEXES(update_indexes))
-		recheck = idem_insert_index_tuples(rri, writer->slot, estate, true,
-										   false, NULL, NIL,
-										   IDEM_ONLY_SUMMARIZING(update_indexes));
+		recheck = insert_index_entries(writer, true, NULL,
+									   IDEM_ONLY_SUMMARIZING(update_indexes));
 	ExecARUpdateTriggers(estate, rri, NULL, NULL, tid, NULL, writer->slot,
 						 recheck, transition, false);
 	ExecASUpdateTriggers(estate, rri, transition);

@@ -35,7 +35,7 @@ create_tokens(void)
 static void
 hash_key(uint64 *hash, const IdemKey *key)
 {
-	hash[0] = idem_key_hash(key, 0);
+	hash[0] = key->hash;
 	hash[1] = idem_key_hash(key, 1);
 }
 

@@ -231,6 +231,7 @@ check_stored(SettleCall *call, TupleTableSlot *slot, int64 token)
 	IdemRow		row;
 
 	idem_row_read(&row, slot, GetCurrentTimestamp());
+	idem_hint_note(&call->key, &slot->tts_tid);
 	if (row.status != settled_status(call->kind) || row.token != token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
