@@ -19,54 +19,11 @@
 
 set -euo pipefail
 
-bindir=$("${PG_CONFIG:-pg_config}" --bindir)
+# shellcheck source=test/bench/server.sh
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
 short=${SHORT:-500}
 long=${LONG:-1500}
 keys=${KEYS:-10000}
-dir=$(mktemp -d)
-server=
-
-stop_server() {
-	[ -z "$server" ] || { kill -INT "$server"; wait "$server" || true; }
-	server=
-}
-trap 'stop_server; rm -rf "$dir"' EXIT
-
-# PostgreSQL refuses to run as root
-as_postgres() {
-	if [ "$(id -u)" = 0 ]; then
-		runuser -u postgres -- "$@"
-	else
-		"$@"
-	fi
-}
-[ "$(id -u)" = 0 ] && chown postgres "$dir"
-
-psql() {
-	"$bindir/psql" -X -q -v ON_ERROR_STOP=1 -h "$dir" -U postgres -d postgres "$@"
-}
-
-# start_server [command...]: start it, under the command if there is one
-start_server() {
-	as_postgres "$@" "$bindir/postgres" -D "$dir/data" \
-		-c listen_addresses= -c unix_socket_directories="$dir" \
-		-c jit=off -c autovacuum=off -c fsync=off -c checkpoint_timeout=1h \
-		>>"$dir/server.log" 2>&1 &
-	server=$!
-	until psql -c 'SELECT 1' >/dev/null 2>&1; do
-		kill -0 "$server" || { cat "$dir/server.log" >&2; exit 1; }
-		sleep 0.2
-	done
-	# runuser and valgrind may stand in between
-	server=$(head -1 "$dir/data/postmaster.pid")
-}
-
-stop_server() {
-	[ -n "$server" ] || return 0
-	kill -INT "$server"
-	while kill -0 "$server" 2>/dev/null; do sleep 0.1; done
-	server=
-}
 
 run_only=(--toggle-collect=PortalRun)
 whole=(--toggle-collect=PortalRun --toggle-collect=GetCachedPlan
@@ -97,8 +54,7 @@ slope() {
 # The table that the peers use, as a user would make it: no scope, the
 # database's collation.  Both tables hold the same settled keys.
 prepare() {
-	as_postgres "$bindir/initdb" -D "$dir/data" -U postgres -A trust \
-		-E UTF8 --locale=C.UTF-8 --no-sync >/dev/null
+	init_server
 	start_server
 	psql >/dev/null <<-SQL
 	CREATE EXTENSION idem_tool;
