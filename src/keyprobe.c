@@ -163,12 +163,13 @@ fetch_version(IdemStore *store, const IdemKey *key, CommandId curcid,
 			  TupleTableSlot *slot)
 {
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	SnapshotData snapshot = *latest;
 	IndexScanDesc scan = begin_scan(store, key, SnapshotAny);
 	bool		found = false;
 
-	latest->curcid = curcid;
+	snapshot.curcid = curcid;
 	while (!found && index_getnext_slot(scan, ForwardScanDirection, slot))
-		found = table_tuple_satisfies_snapshot(store->rel, slot, latest);
+		found = table_tuple_satisfies_snapshot(store->rel, slot, &snapshot);
 
 	index_endscan(scan);
 	UnregisterSnapshot(latest);
