@@ -50,10 +50,11 @@ find_postgres() {
 	bindir=$("$config" --bindir)
 }
 
-# copy_tree DIR: the work tree as git has it, with what is not committed yet
+# copy_tree DIR: the work tree as git has it, with what is not committed yet.
+# The tree may belong to somebody else, of which git is wary.
 copy_tree() {
 	mkdir -p "$1"
-	git -C "$root" ls-files -z --cached --others --exclude-standard |
+	git -c safe.directory='*' -C "$root" ls-files -z --cached --others --exclude-standard |
 		(cd "$root" && xargs -0 -I{} sh -c '[ -e "$1" ] && printf "%s\0" "$1"' _ {}) |
 		tar -C "$root" --null -T - -cf - | tar -C "$1" -xf -
 }
