@@ -294,12 +294,13 @@ BEGIN
 			HINT = 'The parts are "caller", "operator" and "monitor".';
 	END IF;
 
-	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
+	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
 	FOREACH func IN ARRAY granted LOOP
 		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
 	END LOOP;
 	IF part IN ('operator', 'monitor') THEN
-		EXECUTE format('GRANT SELECT ON @extschema@.idempotency_keys TO %s', role);
+		EXECUTE format('GRANT SELECT ON %s TO %s',
+					   '@extschema@.idempotency_keys', role);
 	END IF;
 END;
 $$;

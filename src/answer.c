@@ -52,7 +52,7 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 	values[Anum_answer_status] = idem_status_datum(status);
 	nulls[Anum_answer_status] = false;
 
-	if (row->state != IDEM_STATE_ABSENT)
+	if (row->state != IDEM_STATE_ABSENT || status == IDEM_RESERVED)
 	{
 		values[Anum_answer_attempt] = Int32GetDatum(row->attempt);
 		values[Anum_answer_maybe_ran] = BoolGetDatum(row->maybe_ran);
@@ -68,6 +68,9 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 	switch (status)
 	{
 		case IDEM_RESERVED:
+			/* however short the lease, that is its end */
+			values[Anum_answer_expires_at] =
+				TimestampTzGetDatum(row->expires_at);
 			values[Anum_answer_token] = Int64GetDatum(row->token);
 			nulls[Anum_answer_token] = false;
 			break;

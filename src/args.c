@@ -105,15 +105,19 @@ idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo, int keyarg,
 	key->hash = idem_key_hash(key, 0);
 }
 
-/* Refuse intervals that no clock arithmetic should meet, infinite ones too */
+/*
+ * Refuse intervals that no clock arithmetic should meet, infinite ones too.
+ * The fields must be small each, since they are added one after the other.
+ */
 static void
 check_range(const char *what, const Interval *span)
 {
-	const int64 maxusecs = (int64) IDEM_MAX_YEARS * 366 * USECS_PER_DAY;
+	int64		months = span->month < 0 ? -(int64) span->month : span->month;
+	int64		days = span->day < 0 ? -(int64) span->day : span->day;
+	uint64		usecs = span->time < 0 ? -(uint64) span->time : span->time;
 
-	if (abs(span->month / MONTHS_PER_YEAR) > IDEM_MAX_YEARS ||
-		abs(span->day / 366) > IDEM_MAX_YEARS ||
-		span->time > maxusecs || span->time < -maxusecs)
+	if (months * 61 / 2 + days + (int64) (usecs / USECS_PER_DAY) >
+		(int64) IDEM_MAX_YEARS * 366)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be finite and not longer than %d years",

@@ -6,8 +6,11 @@
  * PostgreSQL expands that into one call per column.  Judged separately, the
  * first would be told "reserved" and the others "in_progress", about
  * themselves.  So a call in an expression repeats the answer that another call
- * site of the same statement got for the same arguments, each site once; the
- * site that comes round again is at the next row and judges anew.
+ * site got for the same arguments in the same row, each site once.
+ *
+ * The answers are kept in the memory in which the row's expressions are
+ * evaluated, which the executor resets for the next row, and PL/pgSQL for the
+ * next statement: they end with what they are good for.
  *
  * Calls in FROM are made once and are not affected.
  *
@@ -16,10 +19,8 @@
 #include "idem_tool.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "utils/datum.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #define IDEM_RESERVE_NARGS	7
 
@@ -29,7 +30,7 @@ static const int arglens[IDEM_RESERVE_NARGS] =
 	-1, sizeof(Interval), -1, sizeof(Interval), sizeof(Interval), -1, -1
 };
 
-/* An answer given in an expression of a statement */
+/* An answer that was given in a row */
 typedef struct GivenAnswer
 {
 	NullableDatum args[IDEM_RESERVE_NARGS];
@@ -37,25 +38,24 @@ typedef struct GivenAnswer
 	List	   *sites;			/* FmgrInfos that have had it */
 } GivenAnswer;
 
-/* The answers that a statement got for the row it is at */
-typedef struct StatementMemo
+/* The answers of a row that is being evaluated */
+typedef struct RowMemo
 {
-	struct StatementMemo *next;
-	MemoryContext statement;	/* its memory, where its FmgrInfos live */
-	MemoryContext cxt;			/* ours, a child of that */
-	CommandId	curcid;			/* of its snapshot: tells PL/pgSQL's apart */
+	struct RowMemo *next;
+	MemoryContext row;			/* where its expressions are evaluated */
+	MemoryContext statement;	/* where the FmgrInfos live */
 	List	   *answers;		/* of GivenAnswer */
 	MemoryContextCallback callback;
-} StatementMemo;
+} RowMemo;
 
-/* All statements under way; nested ones come first */
-static StatementMemo *memos = NULL;
+/* All rows under way, those of nested statements first */
+static RowMemo *memos = NULL;
 
-/* The memory goes: the statement is over, or at its next row */
+/* The row is done */
 static void
 unlink_memo(void *arg)
 {
-	for (StatementMemo **link = &memos; *link; link = &(*link)->next)
+	for (RowMemo **link = &memos; *link; link = &(*link)->next)
 	{
 		if (*link == arg)
 		{
@@ -65,38 +65,28 @@ unlink_memo(void *arg)
 	}
 }
 
-static CommandId
-snapshot_cid(void)
+static RowMemo *
+find_memo(FunctionCallInfo fcinfo)
 {
-	return ActiveSnapshotSet() ? GetActiveSnapshot()->curcid :
-		InvalidCommandId;
-}
-
-static StatementMemo *
-find_memo(MemoryContext statement)
-{
-	for (StatementMemo *memo = memos; memo; memo = memo->next)
+	for (RowMemo *memo = memos; memo; memo = memo->next)
 	{
-		if (memo->statement == statement)
+		if (memo->row == CurrentMemoryContext &&
+			memo->statement == fcinfo->flinfo->fn_mcxt)
 			return memo;
 	}
 	return NULL;
 }
 
-static StatementMemo *
-create_memo(MemoryContext statement)
+static RowMemo *
+create_memo(FunctionCallInfo fcinfo)
 {
-	MemoryContext cxt = AllocSetContextCreate(statement,
-											  "idem_reserve answers",
-											  ALLOCSET_SMALL_SIZES);
-	StatementMemo *memo = MemoryContextAllocZero(cxt, sizeof(StatementMemo));
+	RowMemo    *memo = palloc0(sizeof(RowMemo));
 
-	memo->statement = statement;
-	memo->cxt = cxt;
-	memo->curcid = snapshot_cid();
+	memo->row = CurrentMemoryContext;
+	memo->statement = fcinfo->flinfo->fn_mcxt;
 	memo->callback.func = unlink_memo;
 	memo->callback.arg = memo;
-	MemoryContextRegisterResetCallback(cxt, &memo->callback);
+	MemoryContextRegisterResetCallback(memo->row, &memo->callback);
 	memo->next = memos;
 	memos = memo;
 	return memo;
@@ -119,7 +109,7 @@ same_args(FunctionCallInfo fcinfo, GivenAnswer *given)
 
 /* Has this call site had any of the answers? */
 static bool
-has_been_here(StatementMemo *memo, FmgrInfo *site)
+has_been_here(RowMemo *memo, FmgrInfo *site)
 {
 	ListCell   *lc;
 
@@ -137,19 +127,19 @@ has_been_here(StatementMemo *memo, FmgrInfo *site)
 HeapTuple
 idem_callsite_recall(FunctionCallInfo fcinfo)
 {
-	StatementMemo *memo;
+	RowMemo    *memo;
 	ListCell   *lc;
 
 	if (memos == NULL || fcinfo->resultinfo != NULL)
 		return NULL;
-	memo = find_memo(fcinfo->flinfo->fn_mcxt);
+	memo = find_memo(fcinfo);
 	if (memo == NULL)
 		return NULL;
 
-	/* the next row, or another expression of a PL/pgSQL function */
-	if (memo->curcid != snapshot_cid() || has_been_here(memo, fcinfo->flinfo))
+	/* a loop within the row */
+	if (has_been_here(memo, fcinfo->flinfo))
 	{
-		MemoryContextDelete(memo->cxt);
+		memo->answers = NIL;
 		return NULL;
 	}
 
@@ -159,10 +149,7 @@ idem_callsite_recall(FunctionCallInfo fcinfo)
 
 		if (same_args(fcinfo, given))
 		{
-			MemoryContext oldcxt = MemoryContextSwitchTo(memo->cxt);
-
 			given->sites = lappend(given->sites, fcinfo->flinfo);
-			MemoryContextSwitchTo(oldcxt);
 			return heap_copytuple(given->answer);
 		}
 	}
@@ -170,23 +157,21 @@ idem_callsite_recall(FunctionCallInfo fcinfo)
 }
 
 /*
- * Keep the answer for the statement's other call sites.
+ * Keep the answer for the row's other call sites.
  */
 void
 idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer)
 {
-	StatementMemo *memo;
+	RowMemo    *memo;
 	GivenAnswer *given;
-	MemoryContext oldcxt;
 
 	if (fcinfo->resultinfo != NULL)
 		return;
 
-	memo = find_memo(fcinfo->flinfo->fn_mcxt);
+	memo = find_memo(fcinfo);
 	if (memo == NULL)
-		memo = create_memo(fcinfo->flinfo->fn_mcxt);
+		memo = create_memo(fcinfo);
 
-	oldcxt = MemoryContextSwitchTo(memo->cxt);
 	given = palloc0(sizeof(GivenAnswer));
 	for (int i = 0; i < IDEM_RESERVE_NARGS; i++)
 	{
@@ -198,13 +183,4 @@ idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer)
 	given->answer = heap_copytuple(answer);
 	given->sites = list_make1(fcinfo->flinfo);
 	memo->answers = lappend(memo->answers, given);
-	MemoryContextSwitchTo(oldcxt);
-
-	/*
-	 * PL/pgSQL evaluates all its simple expressions in one memory context,
-	 * each under a snapshot with the command id of its time: see to it that
-	 * the next one has another.
-	 */
-	(void) GetCurrentCommandId(true);
-	CommandCounterIncrement();
 }

@@ -81,12 +81,11 @@ typedef bool IdemUpdateIndexes;
 #endif
 
 /*
- * Make "rel" the one range table entry of an executor state, with the columns
- * that an update assigns.  These moved to RTEPermissionInfo in 16; in 18 the
+ * Make "rel" the one range table entry of an executor state.  In 18 the
  * executor wants to know which relations survived pruning.
  */
 static inline void
-idem_init_range_table(EState *estate, Relation rel, Bitmapset *updated_cols)
+idem_init_range_table(EState *estate, Relation rel)
 {
 	RangeTblEntry *rte = makeNode(RangeTblEntry);
 
@@ -97,9 +96,8 @@ idem_init_range_table(EState *estate, Relation rel, Bitmapset *updated_cols)
 #if PG_VERSION_NUM >= 160000
 	{
 		List	   *perminfos = NIL;
-		RTEPermissionInfo *perminfo = addRTEPermissionInfo(&perminfos, rte);
 
-		perminfo->updatedCols = updated_cols;
+		(void) addRTEPermissionInfo(&perminfos, rte);
 #if PG_VERSION_NUM >= 180000
 		ExecInitRangeTable(estate, list_make1(rte), perminfos,
 						   bms_make_singleton(1));
@@ -108,8 +106,22 @@ idem_init_range_table(EState *estate, Relation rel, Bitmapset *updated_cols)
 #endif
 	}
 #else
-	rte->updatedCols = updated_cols;
 	ExecInitRangeTable(estate, list_make1(rte));
+#endif
+}
+
+/*
+ * Say which of its columns an update assigns: that moved to RTEPermissionInfo
+ * in 16.
+ */
+static inline void
+idem_set_updated_columns(EState *estate, Bitmapset *columns)
+{
+#if PG_VERSION_NUM >= 160000
+	linitial_node(RTEPermissionInfo, estate->es_rteperminfos)->updatedCols =
+		columns;
+#else
+	exec_rt_fetch(1, estate)->updatedCols = columns;
 #endif
 }
 

@@ -165,7 +165,7 @@ typedef struct IdemLook
 	bool		found;			/* "row" is a committed version, or our own */
 	IdemRow		row;
 	TransactionId rival;		/* another transaction's uncommitted change */
-	bool		rival_reserves; /* ... which holds the key in progress */
+	bool		rival_writes;	/* ... which does not merely expire the row */
 	TimestampTz now;			/* the moment the state was judged at */
 } IdemLook;
 
@@ -213,6 +213,7 @@ extern Relation idem_store_pkey_for_write(IdemStore *store);
 extern void idem_store_close(IdemStore *store);
 extern int64 idem_next_token(IdemStore *store, int64 last);
 extern void idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now);
+extern bool idem_row_has_key(TupleTableSlot *slot, const IdemKey *key);
 extern void idem_row_copy(TupleTableSlot *slot, const IdemRow *row);
 extern void idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value);
 extern void idem_row_set_nullable(TupleTableSlot *slot, AttrNumber attno,
@@ -253,8 +254,8 @@ typedef struct IdemWait
 } IdemWait;
 
 extern void idem_wait_init(IdemWait *wait, const IdemKey *key);
-extern bool idem_wait(IdemWait *wait, int64 usecs, TransactionId rival,
-					  TimestampTz next_event);
+extern bool idem_wait(IdemWait *wait, int64 usecs, bool brief,
+					  TransactionId rival, TimestampTz next_event);
 extern void idem_wait_end(IdemWait *wait);
 
 /* rowwriter.c */
@@ -265,14 +266,13 @@ typedef enum IdemWriteResult
 	IDEM_BUSY					/* somebody holds the row; nothing done */
 } IdemWriteResult;
 
-extern IdemWriter *idem_writer_open(IdemStore *store);
+extern IdemWriter *idem_writer_open(IdemStore *store, const IdemKey *key);
 extern TupleTableSlot *idem_writer_slot(IdemWriter *writer);
 extern IdemWriteResult idem_writer_insert(IdemWriter *writer);
 extern IdemWriteResult idem_writer_lock(IdemWriter *writer, ItemPointer tid,
 										bool wait);
 extern IdemWriteResult idem_writer_update(IdemWriter *writer,
-										  ItemPointer tid);
-extern void idem_writer_default_columns(IdemWriter *writer);
+										  ItemPointer tid, bool anew);
 extern void idem_writer_close(IdemWriter *writer);
 extern void idem_writer_forget(void);
 

@@ -56,23 +56,6 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 	return scan;
 }
 
-/* Is the row in the slot this key's? */
-static bool
-is_row_of_key(TupleTableSlot *slot, const IdemKey *key)
-{
-	bool		isnull;
-	text	   *stored = DatumGetTextPP(slot_getattr(slot, Anum_idem_scope, &isnull));
-
-	if (VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(key->scope) ||
-		memcmp(VARDATA_ANY(stored), VARDATA_ANY(key->scope),
-			   VARSIZE_ANY_EXHDR(stored)) != 0)
-		return false;
-	stored = DatumGetTextPP(slot_getattr(slot, Anum_idem_key, &isnull));
-	return VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(key->key) &&
-		memcmp(VARDATA_ANY(stored), VARDATA_ANY(key->key),
-			   VARSIZE_ANY_EXHDR(stored)) == 0;
-}
-
 /*
  * Look where the row was seen last.  True if it is there and nobody else has
  * a change of it under way: that is then all there is to know of the key.
@@ -93,9 +76,9 @@ look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 		return false;
 	look->found = !TransactionIdIsValid(dirty.xmin) &&
 		!TransactionIdIsValid(dirty.xmax) &&
-		is_row_of_key(look->row.slot, key);
+		idem_row_has_key(look->row.slot, key);
 	look->rival = InvalidTransactionId;
-	look->rival_reserves = false;
+	look->rival_writes = false;
 	return look->found;
 }
 
@@ -114,7 +97,7 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 	InitDirtySnapshot(dirty);
 	look->found = false;
 	look->rival = InvalidTransactionId;
-	look->rival_reserves = false;
+	look->rival_writes = false;
 
 	scan = begin_scan(store, key, &dirty);
 	while (index_getnext_slot(scan, ForwardScanDirection,
@@ -127,9 +110,8 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 		if (TransactionIdIsValid(dirty.xmin))
 		{
 			look->rival = dirty.xmin;
-			look->rival_reserves =
-				idem_row_status(look->found ? rivals : slot) ==
-				IDEM_IN_PROGRESS;
+			look->rival_writes =
+				idem_row_status(look->found ? rivals : slot) != IDEM_EXPIRED;
 			continue;
 		}
 

@@ -354,6 +354,25 @@ idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now)
 	judge_state(row, now);
 }
 
+static bool
+text_equals(TupleTableSlot *slot, AttrNumber attno, const text *value)
+{
+	bool		isnull;
+	text	   *stored = DatumGetTextPP(slot_getattr(slot, attno, &isnull));
+
+	return VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(value) &&
+		memcmp(VARDATA_ANY(stored), VARDATA_ANY(value),
+			   VARSIZE_ANY_EXHDR(value)) == 0;
+}
+
+/* Is the row in the slot this key's? */
+bool
+idem_row_has_key(TupleTableSlot *slot, const IdemKey *key)
+{
+	return text_equals(slot, Anum_idem_scope, key->scope) &&
+		text_equals(slot, Anum_idem_key, key->key);
+}
+
 /* Start a new version of the row in "slot": all its columns, to be changed */
 void
 idem_row_copy(TupleTableSlot *slot, const IdemRow *row)

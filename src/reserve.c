@@ -46,7 +46,7 @@ typedef struct ReserveCall
 	int64		token;			/* reserved: the fencing token */
 	TransactionId rival;		/* busy: whom to wait for, if known */
 	TimestampTz next_event;		/* busy: the end of the lease in the way */
-	bool		tidying;		/* busy: the rival seems to only tidy up */
+	bool		brief;			/* busy: probably not for long */
 } ReserveCall;
 
 /* What to do about the key as it was seen */
@@ -263,9 +263,7 @@ write_over(ReserveCall *call, IdemWriter *writer, IdemStore *store,
 	if (result != IDEM_WRITTEN)
 		return result;
 	fill_reservation(call, store, slot, &look->row, verdict);
-	if (verdict == REPLACE)
-		idem_writer_default_columns(writer);
-	return idem_writer_update(writer, tid);
+	return idem_writer_update(writer, tid, verdict == REPLACE);
 }
 
 /*
@@ -302,7 +300,7 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 
 	PreventCommandIfReadOnly("idem_reserve()");
 
-	writer = idem_writer_open(store);
+	writer = idem_writer_open(store, &call->key);
 	result = verdict == INSERT ?
 		write_new(call, writer, store, look) :
 		write_over(call, writer, store, look, verdict);
@@ -315,7 +313,11 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 	return result == IDEM_BUSY ? MUST_WAIT : LOOK_AGAIN;
 }
 
-/* The key is in somebody else's hands: what to say, and what to wait for */
+/*
+ * The key is in somebody else's hands: what to say, and what to wait for.  A
+ * rival that only marks, deletes or locks what is past its time is likely to
+ * be the sweep.
+ */
 static AttemptResult
 busy(ReserveCall *call, IdemStore *store, IdemLook *look)
 {
@@ -325,7 +327,12 @@ busy(ReserveCall *call, IdemStore *store, IdemLook *look)
 	call->rival = look->rival;
 	call->next_event = row->state == IDEM_STATE_RUNNING ? row->expires_at :
 		DT_NOEND;
-	call->tidying = row->state != IDEM_STATE_RUNNING && !look->rival_reserves;
+	call->brief = look->found && !look->rival_writes &&
+		(row->state == IDEM_STATE_ABSENT || row->state == IDEM_STATE_UNKNOWN);
+
+	/* somebody is just inserting the key, or one with its hash */
+	if (!look->found && !TransactionIdIsValid(look->rival))
+		call->brief = true;
 	return MUST_WAIT;
 }
 
@@ -387,10 +394,8 @@ reserve(ReserveCall *call)
 	while ((result = attempt(call)) != ANSWERED)
 	{
 		if (result == MUST_WAIT &&
-			!idem_wait(&wait,
-					   call->tidying ? Max(call->wait_usecs, IDEM_BRIEF_WAIT) :
-					   call->wait_usecs,
-					   call->rival, call->next_event))
+			!idem_wait(&wait, call->wait_usecs, call->brief, call->rival,
+					   call->next_event))
 			break;
 
 		if (cxt == NULL)

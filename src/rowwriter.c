@@ -35,12 +35,15 @@
 struct IdemWriter
 {
 	MemoryContext cxt;			/* holds all of this */
-	IdemStore  *store;			/* of the current call */
+	IdemStore  *store;			/* of the current call, like the key */
+	const IdemKey *key;
 	EState	   *estate;
 	ResultRelInfo rri;
 	EPQState	epq;			/* never used, but triggers want one */
 	TupleTableSlot *slot;		/* the row to write */
 	List	   *arbiters;		/* the primary key, judge of conflicts */
+	Bitmapset  *changing_columns;	/* what the two kinds of update assign, */
+	Bitmapset  *all_columns;	/* for UPDATE OF triggers and the like */
 	bool		keepable;		/* the table has its plain shape */
 	uint64		generation;		/* what "generation" was when built */
 };
@@ -49,19 +52,37 @@ struct IdemWriter
 static IdemWriter *kept_writer = NULL;
 static uint64 generation = 0;
 
-/* Columns that our updates assign, for UPDATE OF triggers and lock strength */
+/* Add column "attno" to a set of columns, as the executor counts them */
 static Bitmapset *
-updated_columns(void)
+add_column(Bitmapset *columns, AttrNumber attno)
 {
-	Bitmapset  *cols = NULL;
+	return bms_add_member(columns, attno - FirstLowInvalidHeapAttributeNumber);
+}
 
-	for (int attno = Anum_idem_status; attno <= Natts_idem; attno++)
+/* Columns that an attempt or its outcome assigns */
+static Bitmapset *
+changing_columns(void)
+{
+	Bitmapset  *columns = NULL;
+
+	for (AttrNumber attno = Anum_idem_status; attno <= Natts_idem; attno++)
 	{
-		if (attno != Anum_idem_created_at)
-			cols = bms_add_member(cols,
-								  attno - FirstLowInvalidHeapAttributeNumber);
+		if (attno != Anum_idem_owner && attno != Anum_idem_created_at)
+			columns = add_column(columns, attno);
 	}
-	return cols;
+	return columns;
+}
+
+/* Columns that are assigned when a key begins anew: all but the key */
+static Bitmapset *
+all_columns(Relation rel)
+{
+	Bitmapset  *columns = NULL;
+
+	for (AttrNumber attno = Anum_idem_status;
+		 attno <= RelationGetNumberOfAttributes(rel); attno++)
+		columns = add_column(columns, attno);
+	return columns;
 }
 
 /* Is the table as the extension made it, so that a state can be kept? */
@@ -91,7 +112,9 @@ build_writer(IdemStore *store)
 	writer->cxt = cxt;
 	writer->generation = generation;
 	writer->estate = CreateExecutorState();
-	idem_init_range_table(writer->estate, store->rel, updated_columns());
+	idem_init_range_table(writer->estate, store->rel);
+	writer->changing_columns = changing_columns();
+	writer->all_columns = all_columns(store->rel);
 	InitResultRelInfo(&writer->rri, store->rel, 1, NULL, 0);
 	ExecOpenIndices(&writer->rri, false);
 
@@ -129,7 +152,7 @@ reuse_writer(IdemStore *store)
  * Get ready to write one row.
  */
 IdemWriter *
-idem_writer_open(IdemStore *store)
+idem_writer_open(IdemStore *store, const IdemKey *key)
 {
 	IdemWriter *writer;
 
@@ -137,6 +160,7 @@ idem_writer_open(IdemStore *store)
 
 	writer = kept_writer ? reuse_writer(store) : build_writer(store);
 	writer->store = store;
+	writer->key = key;
 	writer->estate->es_snapshot = GetActiveSnapshot();
 	writer->estate->es_output_cid = GetCurrentCommandId(true);
 	ExecClearTuple(writer->slot);
@@ -194,29 +218,31 @@ idem_writer_forget(void)
 	}
 }
 
-/* Columns that an administrator added get their defaults in a new row */
-void
-idem_writer_default_columns(IdemWriter *writer)
+/*
+ * Columns that an administrator added begin with their defaults.  Generated
+ * ones are computed later.
+ */
+static void
+default_columns(IdemWriter *writer)
 {
 	Relation	rel = writer->rri.ri_RelationDesc;
 	TupleTableSlot *slot = writer->slot;
-	ExprContext *econtext = GetPerTupleExprContext(writer->estate);
 
 	for (int attno = Natts_idem + 1; attno <= RelationGetNumberOfAttributes(rel); attno++)
 	{
 		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attno - 1);
-		Node	   *expr = NULL;
+		Node	   *expr;
 
-		slot->tts_values[attno - 1] = (Datum) 0;
-		slot->tts_isnull[attno - 1] = true;
 		if (att->attisdropped || att->attgenerated)
 			continue;
 
+		slot->tts_isnull[attno - 1] = true;
 		expr = build_column_default(rel, attno);
 		if (expr != NULL)
 			slot->tts_values[attno - 1] =
 				ExecEvalExpr(ExecPrepareExpr((Expr *) expr, writer->estate),
-							 econtext, &slot->tts_isnull[attno - 1]);
+							 GetPerTupleExprContext(writer->estate),
+							 &slot->tts_isnull[attno - 1]);
 	}
 }
 
@@ -235,6 +261,13 @@ static void
 complete_row(IdemWriter *writer, CmdType cmd)
 {
 	Relation	rel = writer->rri.ri_RelationDesc;
+
+	/* under another key it would be somebody else's row */
+	if (writer->rri.ri_TrigDesc && !idem_row_has_key(writer->slot, writer->key))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a trigger on table \"%s\" changed the key",
+						RelationGetRelationName(rel))));
 
 	/* a trigger's row comes without it, generated columns may use it */
 	writer->slot->tts_tableOid = RelationGetRelid(rel);
@@ -291,7 +324,9 @@ idem_writer_insert(IdemWriter *writer)
 	TransitionCaptureState *transition;
 	List	   *recheck;
 
-	idem_writer_default_columns(writer);
+	memset(writer->slot->tts_isnull + Natts_idem, true,
+		   RelationGetNumberOfAttributes(rri->ri_RelationDesc) - Natts_idem);
+	default_columns(writer);
 	ExecStoreVirtualTuple(writer->slot);
 
 	transition = MakeTransitionCaptureState(rri->ri_TrigDesc,
@@ -361,10 +396,11 @@ idem_writer_lock(IdemWriter *writer, ItemPointer tid, bool wait)
 
 /*
  * Replace the row at "tid" by the one in the slot, of which all columns are
- * set.  Waits for whoever holds the row; IDEM_CONFLICT if it changed.
+ * set; "anew" if a key past its memory begins again.  Waits for whoever holds
+ * the row; IDEM_CONFLICT if it changed.
  */
 IdemWriteResult
-idem_writer_update(IdemWriter *writer, ItemPointer tid)
+idem_writer_update(IdemWriter *writer, ItemPointer tid, bool anew)
 {
 	ResultRelInfo *rri = &writer->rri;
 	EState	   *estate = writer->estate;
@@ -377,7 +413,11 @@ idem_writer_update(IdemWriter *writer, ItemPointer tid)
 	List	   *recheck = NIL;
 
 	CheckCmdReplicaIdentity(rel, CMD_UPDATE);
+	if (anew)
+		default_columns(writer);
 	ExecStoreVirtualTuple(writer->slot);
+	idem_set_updated_columns(estate, anew ? writer->all_columns :
+							 writer->changing_columns);
 
 	/*
 	 * The triggers' own way of locking the row raises 40001 above READ

@@ -260,9 +260,9 @@ write_settled(SettleCall *call, IdemStore *store, IdemLook *look)
 
 	PreventCommandIfReadOnly(call->name);
 
-	writer = idem_writer_open(store);
+	writer = idem_writer_open(store, &call->key);
 	fill_settled(call, idem_writer_slot(writer), &look->row);
-	result = idem_writer_update(writer, &look->row.slot->tts_tid);
+	result = idem_writer_update(writer, &look->row.slot->tts_tid, false);
 	if (result == IDEM_WRITTEN)
 	{
 		check_stored(call, idem_writer_slot(writer), look->row.token);

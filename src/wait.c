@@ -151,18 +151,22 @@ try_polling(IdemWait *wait)
 /*
  * Wait until the key may have changed: "rival" finished, if there is one, or
  * it is time for another look, or "next_event" has come (the end of a lease).
- * False at once if more than "usecs" have passed since the wait began.  Errors
- * with 55P03 if lock_timeout is shorter.  The caller must hold no lock but
- * those of his transaction, and calls idem_wait_end() when he stops waiting.
+ * False at once if more than "usecs" have passed since the wait began; with
+ * "brief" IDEM_BRIEF_WAIT at least, which is ours and no business of
+ * lock_timeout.  Errors with 55P03 if lock_timeout is shorter than "usecs".
+ * The caller must hold no lock but those of his transaction, and calls
+ * idem_wait_end() when he stops waiting.
  */
 bool
-idem_wait(IdemWait *wait, int64 usecs, TransactionId rival,
+idem_wait(IdemWait *wait, int64 usecs, bool brief, TransactionId rival,
 		  TimestampTz next_event)
 {
 	TimestampTz until = wait->start + usecs;
 	TimestampTz end = Min(until, timeout_end(wait));
 	TimestampTz now = GetCurrentTimestamp();
 
+	if (brief && usecs < IDEM_BRIEF_WAIT)
+		until = end = wait->start + IDEM_BRIEF_WAIT;
 	if (now >= until)
 		return false;
 	if (now >= end)
@@ -172,8 +176,14 @@ idem_wait(IdemWait *wait, int64 usecs, TransactionId rival,
 
 	if (TransactionIdIsValid(rival) && !RecoveryInProgress())
 	{
+		/*
+		 * A subtransaction's fate can be decided before its transaction ends,
+		 * which is what waiting for it amounts to: look now and then, after
+		 * deadlocks have had their time to be found.
+		 */
 		idem_wait_end(wait);
-		wait_for_lock_until(wait, rival, end);
+		wait_for_lock_until(wait, rival,
+							Min(end, now + (int64) DeadlockTimeout * 2000));
 	}
 	else if (try_polling(wait))
 		sleep_until(wait, Min(end, next_event));
