@@ -140,7 +140,7 @@ idem_audit(const char *action, const IdemKey *key, const char *old_status,
 			 errhidestmt(true), errhidecontext(true)));
 }
 
-/* Delete those of the oldest rows that were written before "limit" */
+/* Delete the oldest rows that were written before "limit" */
 static int64
 delete_oldest(AuditTable *table, TimestampTz limit, int max_rows)
 {
@@ -150,8 +150,8 @@ delete_oldest(AuditTable *table, TimestampTz limit, int max_rows)
 	int			result;
 
 	plan = SPI_prepare(psprintf("DELETE FROM %s WHERE ctid OPERATOR(pg_catalog.=) ANY "
-								"(ARRAY(SELECT a.ctid FROM %s AS a ORDER BY a.at LIMIT $2)) "
-								"AND at OPERATOR(pg_catalog.<) $1",
+								"(ARRAY(SELECT a.ctid FROM %s AS a "
+								"WHERE a.at OPERATOR(pg_catalog.<) $1 ORDER BY a.at LIMIT $2))",
 								table->name, table->name),
 					   lengthof(types), types);
 	if (plan == NULL)
@@ -166,10 +166,12 @@ delete_oldest(AuditTable *table, TimestampTz limit, int max_rows)
 }
 
 /*
- * Delete rows older than idem_tool.audit_ttl, of the "max_rows" oldest; for
- * the sweep.  Returns how many.  The lock keeps rivals from the same rows, so
- * that there is no conflict at any isolation level.  A serializable
- * transaction leaves it to others: reading here could abort an operator's.
+ * Delete rows older than idem_tool.audit_ttl, the oldest first and at most
+ * "max_rows", for the sweep.  Returns how many.
+ *
+ * The lock keeps rivals from the same rows, so that there is no conflict at
+ * any isolation level.  A serializable transaction leaves it to others:
+ * reading here could abort an operator's.
  */
 int64
 idem_audit_trim(int max_rows)
