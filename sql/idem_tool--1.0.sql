@@ -410,6 +410,7 @@ BEGIN
 			('EXECUTE ON FUNCTION', '@extschema@.idem_forget(text, text)', '{operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_sweep()', '{operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_memory_end(text, timestamptz)', '{operator,monitor}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_stats_read()', '{operator,monitor}'),
 			('SELECT ON', '@extschema@.idempotency_keys', '{operator,monitor}'),
 			('SELECT ON', '@extschema@.idem_stuck', '{operator,monitor}'),
 			('SELECT ON', '@extschema@.idem_audit', '{operator,monitor}'),
