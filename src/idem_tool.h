@@ -16,7 +16,7 @@
  * and an operator's these:
  *
  *	operate.c	settle or free a key by hand
- *	audit.c		who did
+ *	audit.c		leave a trace of it
  *
  * beside it: keylock.c (the short lock on an absent key), wait.c (bounded
  * waiting), hint.c (where a row was seen last), durable.c (which commits must be flushed), owner.c (who may act),
