@@ -187,6 +187,12 @@ BEGIN;
 SELECT state, operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS late_complete
 FROM operators_test.calls WHERE answer = 'true' ORDER BY state_nr;
 SELECT setval('idempotency_keys_token_seq', 1) AS lagging;
+SAVEPOINT s;
+SELECT state, idem_resolve(key, 'done', create_missing => true)
+FROM operators_test.calls WHERE answer = 'true' ORDER BY state_nr;
+SELECT state, status, attempt, k.token > calls.token AS higher
+FROM operators_test.calls JOIN idempotency_keys AS k USING (key) WHERE answer = 'true' ORDER BY state_nr;
+ROLLBACK TO s;
 SELECT state, r.status, attempt, maybe_ran, r.token > calls.token AS higher,
 	   operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, calls.token)) AS late_complete
 FROM operators_test.calls, idem_reserve(key, request => '{"amount": 2}') AS r
