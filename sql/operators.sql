@@ -186,6 +186,7 @@ WHERE answer = 'true' ORDER BY state_nr;
 BEGIN;
 SELECT state, operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS late_complete
 FROM operators_test.calls WHERE answer = 'true' ORDER BY state_nr;
+SELECT last_value AS last_token FROM idempotency_keys_token_seq \gset
 SELECT setval('idempotency_keys_token_seq', 1) AS lagging;
 SAVEPOINT s;
 SELECT state, idem_resolve(key, 'done', create_missing => true)
@@ -198,6 +199,7 @@ SELECT state, r.status, attempt, maybe_ran, r.token > calls.token AS higher,
 FROM operators_test.calls, idem_reserve(key, request => '{"amount": 2}') AS r
 WHERE answer = 'true' ORDER BY state_nr;
 ROLLBACK;
+SELECT setval('idempotency_keys_token_seq', :last_token) > 1 AS restored;
 
 -- what is rolled back leaves no row in the audit
 BEGIN;
