@@ -70,20 +70,6 @@ COMMENT ON INDEX @extschema@.idempotency_keys_pkey IS
 REVOKE ALL ON @extschema@.idempotency_keys FROM PUBLIC;
 REVOKE ALL ON SEQUENCE @extschema@.idempotency_keys_token_seq FROM PUBLIC;
 
--- a user who is granted SELECT sees the rows that he may act on; the owner's
--- name may be that of a role that is gone
-ALTER TABLE @extschema@.idempotency_keys ENABLE ROW LEVEL SECURITY;
-
-CREATE POLICY idempotency_keys_members ON @extschema@.idempotency_keys
-	FOR SELECT
-	USING (EXISTS (
-		SELECT FROM pg_catalog.pg_roles AS r
-		WHERE r.rolname OPERATOR(pg_catalog.=) idempotency_keys.owner
-		AND pg_catalog.pg_has_role(r.oid, 'MEMBER')));
-
-COMMENT ON POLICY idempotency_keys_members ON @extschema@.idempotency_keys IS
-'members of a key''s owner see it';
-
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys_token_seq', '');
 
@@ -208,6 +194,137 @@ AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION @extschema@.idem_lookup(text, text) IS
 'what is known of a key, without touching it';
 
+-- what operators use
+
+CREATE FUNCTION @extschema@.idem_resolve(
+	key text,
+	status text,
+	result jsonb DEFAULT NULL,
+	ttl interval DEFAULT NULL,
+	force boolean DEFAULT false,
+	create_missing boolean DEFAULT false,
+	owner name DEFAULT NULL,
+	scope text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text) IS
+'settle a key in progress or of unknown outcome by hand: done, failed or released';
+
+CREATE FUNCTION @extschema@.idem_forget(
+	key text,
+	scope text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_forget(text, text) IS
+'free a settled key on purpose, so that its action may run again';
+
+CREATE FUNCTION @extschema@.idem_memory_end(
+	status text,
+	expires_at timestamptz)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_memory_end(text, timestamptz) IS
+'when a key with this status and expires_at is absent to everybody, unless it changes before';
+
+-- no primary key: a sequence that lags behind its rows, after a failover for
+-- example, must not keep an operator from his work
+CREATE TABLE @extschema@.idem_audit (
+	at timestamptz NOT NULL,
+	role name NOT NULL,
+	session_role name NOT NULL,
+	action text NOT NULL,
+	scope text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	old_status text NOT NULL,
+	new_status text NOT NULL
+);
+CREATE INDEX idem_audit_at_idx ON @extschema@.idem_audit (at);
+ALTER TABLE @extschema@.idem_audit REPLICA IDENTITY FULL;
+
+COMMENT ON TABLE @extschema@.idem_audit IS
+'what operators did by idem_resolve and idem_forget; kept for idem_tool.audit_ttl';
+COMMENT ON COLUMN @extschema@.idem_audit.at IS
+'when it was done';
+COMMENT ON COLUMN @extschema@.idem_audit.role IS
+'who did it';
+COMMENT ON COLUMN @extschema@.idem_audit.session_role IS
+'who was logged in';
+COMMENT ON COLUMN @extschema@.idem_audit.action IS
+'resolve or forget';
+COMMENT ON COLUMN @extschema@.idem_audit.scope IS
+'scope of the key';
+COMMENT ON COLUMN @extschema@.idem_audit.key IS
+'the key';
+COMMENT ON COLUMN @extschema@.idem_audit.old_status IS
+'status before, "absent" if there was none';
+COMMENT ON COLUMN @extschema@.idem_audit.new_status IS
+'status afterwards; the same if there was nothing to do';
+COMMENT ON INDEX @extschema@.idem_audit_at_idx IS
+'finds the oldest rows, for the sweep';
+
+REVOKE ALL ON @extschema@.idem_audit FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.idem_audit', '');
+
+-- a user who is granted SELECT sees the rows that he may act on; the owner's
+-- name may be that of a role that is gone, which leaves the row to operators
+ALTER TABLE @extschema@.idempotency_keys ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY idempotency_keys_members ON @extschema@.idempotency_keys
+	FOR SELECT
+	USING (EXISTS (
+			SELECT FROM pg_catalog.pg_roles AS r
+			WHERE r.rolname OPERATOR(pg_catalog.=) idempotency_keys.owner
+			AND pg_catalog.pg_has_role(r.oid, 'MEMBER'))
+		OR NOT EXISTS (
+			SELECT FROM pg_catalog.pg_roles AS r
+			WHERE r.rolname OPERATOR(pg_catalog.=) idempotency_keys.owner)
+		AND pg_catalog.has_function_privilege(
+			'@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text)'::pg_catalog.regprocedure,
+			'EXECUTE'));
+
+COMMENT ON POLICY idempotency_keys_members ON @extschema@.idempotency_keys IS
+'members of a key''s owner see it; operators if the owner is gone';
+
+CREATE VIEW @extschema@.idem_stuck WITH (security_invoker = true) AS
+SELECT k.scope, k.key, k.owner, k.holder, k.attempt, k.maybe_ran,
+	k.created_at, k.reserved_at,
+	@extschema@.idem_memory_end(k.status, k.expires_at) AS expires_at,
+	pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) k.reserved_at AS stuck_for
+FROM @extschema@.idempotency_keys AS k
+WHERE (k.status OPERATOR(pg_catalog.=) 'expired'
+	OR k.status OPERATOR(pg_catalog.=) 'in_progress'
+	AND k.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
+AND @extschema@.idem_memory_end(k.status, k.expires_at) OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+ORDER BY k.reserved_at;
+
+COMMENT ON VIEW @extschema@.idem_stuck IS
+'keys of unknown outcome, oldest first: their lease has ended, nobody has settled them';
+COMMENT ON COLUMN @extschema@.idem_stuck.scope IS
+'scope of the key';
+COMMENT ON COLUMN @extschema@.idem_stuck.key IS
+'the key';
+COMMENT ON COLUMN @extschema@.idem_stuck.owner IS
+'role that reserved the key first';
+COMMENT ON COLUMN @extschema@.idem_stuck.holder IS
+'name of the last attempt''s executor, if one was given';
+COMMENT ON COLUMN @extschema@.idem_stuck.attempt IS
+'number of the last attempt';
+COMMENT ON COLUMN @extschema@.idem_stuck.maybe_ran IS
+'an attempt before the last may have had its effect too';
+COMMENT ON COLUMN @extschema@.idem_stuck.created_at IS
+'first reservation of the key';
+COMMENT ON COLUMN @extschema@.idem_stuck.reserved_at IS
+'start of the last attempt';
+COMMENT ON COLUMN @extschema@.idem_stuck.expires_at IS
+'when the key will be forgotten, unless somebody settles it or takes it over';
+COMMENT ON COLUMN @extschema@.idem_stuck.stuck_for IS
+'how long ago the last attempt began';
+
+REVOKE ALL ON @extschema@.idem_stuck FROM PUBLIC;
+
 -- keys and fingerprints
 
 CREATE FUNCTION @extschema@.idem_canonical(document jsonb)
@@ -266,42 +383,47 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	callers CONSTANT regprocedure[] := ARRAY[
-		'@extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text)',
-		'@extschema@.idem_complete(text, jsonb, bigint, interval, text)',
-		'@extschema@.idem_fail(text, jsonb, bigint, interval, text)',
-		'@extschema@.idem_release(text, bigint, text)',
-		'@extschema@.idem_abandon(text, bigint, text)',
-		'@extschema@.idem_extend(text, interval, bigint, text)',
-		'@extschema@.idem_lookup(text, text)'];
-	monitors CONSTANT regprocedure[] := ARRAY[
-		'@extschema@.idem_lookup(text, text)'];
-	granted regprocedure[];
-	func regprocedure;
+	object record;
 BEGIN
 	IF role IS NULL OR part IS NULL THEN
 		RAISE null_value_not_allowed USING
 			MESSAGE = 'role and part must not be null';
 	END IF;
-	granted := CASE part
-		WHEN 'caller' THEN callers
-		WHEN 'operator' THEN callers
-		WHEN 'monitor' THEN monitors
-	END;
-	IF granted IS NULL THEN
+	IF part NOT IN ('caller', 'operator', 'monitor') THEN
 		RAISE invalid_parameter_value USING
 			MESSAGE = format('unrecognized part "%s"', part),
 			HINT = 'The parts are "caller", "operator" and "monitor".';
 	END IF;
 
 	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
-	FOREACH func IN ARRAY granted LOOP
-		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
+	FOR object IN
+		SELECT o.privilege, o.name
+		FROM (VALUES
+			('EXECUTE ON FUNCTION', '@extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_complete(text, jsonb, bigint, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_fail(text, jsonb, bigint, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_release(text, bigint, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_abandon(text, bigint, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_extend(text, interval, bigint, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_lookup(text, text)', '{caller,operator,monitor}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text)', '{operator}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_forget(text, text)', '{operator}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_sweep()', '{operator}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_memory_end(text, timestamptz)', '{operator,monitor}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_stats_read()', '{operator,monitor}'),
+			('SELECT ON', '@extschema@.idempotency_keys', '{operator,monitor}'),
+			('SELECT ON', '@extschema@.idem_stuck', '{operator,monitor}'),
+			('SELECT ON', '@extschema@.idem_audit', '{operator,monitor}'),
+			('SELECT ON', '@extschema@.idem_stats', '{operator,monitor}')
+		) AS o (privilege, name, parts)
+		WHERE part = ANY (o.parts::text[])
+		AND CASE o.privilege
+			WHEN 'SELECT ON' THEN to_regclass(o.name) IS NOT NULL
+			ELSE to_regprocedure(o.name) IS NOT NULL
+		END
+	LOOP
+		EXECUTE format('GRANT %s %s TO %s', object.privilege, object.name, role);
 	END LOOP;
-	IF part IN ('operator', 'monitor') THEN
-		EXECUTE format('GRANT SELECT ON %s TO %s',
-					   '@extschema@.idempotency_keys', role);
-	END IF;
 END;
 $$;
 
@@ -316,5 +438,8 @@ REVOKE ALL ON FUNCTION
 	@extschema@.idem_abandon(text, bigint, text),
 	@extschema@.idem_extend(text, interval, bigint, text),
 	@extschema@.idem_lookup(text, text),
+	@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text),
+	@extschema@.idem_forget(text, text),
+	@extschema@.idem_memory_end(text, timestamptz),
 	@extschema@.idem_grant(regrole, text)
 FROM PUBLIC;

@@ -46,6 +46,15 @@
 #define idem_primary_key(rel)	RelationGetPrimaryKeyIndex(rel)
 #endif
 
+/* The kinds of objects got one function for their privileges in 16 */
+#if PG_VERSION_NUM >= 160000
+#define idem_may_execute(func, role) \
+	(object_aclcheck(ProcedureRelationId, func, role, ACL_EXECUTE) == ACLCHECK_OK)
+#else
+#define idem_may_execute(func, role) \
+	(pg_proc_aclcheck(func, role, ACL_EXECUTE) == ACLCHECK_OK)
+#endif
+
 /* What table_tuple_update() says of the indexes became an enum in 16 */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes IdemUpdateIndexes;

@@ -20,6 +20,7 @@ int			idem_reservation_ttl;
 int			idem_result_ttl;
 int			idem_takeover;
 int			idem_unknown_ttl;
+int			idem_audit_ttl;
 int			idem_max_result_size;
 char	   *idem_scope;
 char	   *idem_owner;
@@ -76,6 +77,12 @@ define_times(void)
 							"How long a key of unknown outcome is remembered after its lease has ended.",
 							"-1 remembers for ever.",
 							&idem_unknown_ttl, 30 * SECS_PER_DAY,
+							-1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+							check_memory, NULL, NULL);
+	DefineCustomIntVariable("idem_tool.audit_ttl",
+							"How long operators' actions are kept in idem_audit.",
+							"-1 keeps them for ever.",
+							&idem_audit_ttl, 90 * SECS_PER_DAY,
 							-1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
 							check_memory, NULL, NULL);
 }

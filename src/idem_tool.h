@@ -13,6 +13,11 @@
  *	rowwriter.c	insert or update one row with the executor's own pieces
  *	answer.c	the row that idem_reserve returns
  *
+ * and an operator's these:
+ *
+ *	operate.c	settle or free a key by hand
+ *	audit.c		leave a trace of it
+ *
  * beside it: keylock.c (the short lock on an absent key), wait.c (bounded
  * waiting), hint.c (where a row was seen last), durable.c (which commits must be flushed), owner.c (who may act),
  * report.c (errors), callsite.c and session.c (memory of single statements
@@ -65,6 +70,8 @@
 #define ERRCODE_IDEM_LOST			MAKE_SQLSTATE('I', 'K', '0', '0', '2')
 #define ERRCODE_IDEM_NO_RESERVATION	MAKE_SQLSTATE('I', 'K', '0', '0', '3')
 #define ERRCODE_IDEM_SETTLED		MAKE_SQLSTATE('I', 'K', '0', '0', '4')
+#define ERRCODE_IDEM_IN_PROGRESS	MAKE_SQLSTATE('I', 'K', '0', '0', '5')
+#define ERRCODE_IDEM_UNKNOWN		MAKE_SQLSTATE('I', 'K', '0', '0', '6')
 
 /* Columns of idempotency_keys, in order; frozen at 1.0 */
 enum
@@ -119,7 +126,12 @@ typedef enum IdemError
 	IDEM_LOST,					/* IK002 */
 	IDEM_NO_TOKEN,				/* IK003: not this transaction's, no token */
 	IDEM_NOT_RESERVED,			/* IK003: absent or released */
-	IDEM_SETTLED				/* IK004 */
+	IDEM_SETTLED,				/* IK004 */
+
+	/* an operator's */
+	IDEM_NOT_RESOLVABLE,		/* IK003: nothing in progress */
+	IDEM_LEASED,				/* IK005: a lease is running */
+	IDEM_UNRESOLVED				/* IK006: to be resolved, not forgotten */
 } IdemError;
 
 /* A key within its scope, as validated by idem_key_from_args() */
@@ -184,6 +196,7 @@ extern int	idem_reservation_ttl;
 extern int	idem_result_ttl;
 extern int	idem_takeover;
 extern int	idem_unknown_ttl;
+extern int	idem_audit_ttl;
 extern int	idem_max_result_size;
 extern char *idem_scope;
 extern char *idem_owner;
@@ -241,6 +254,7 @@ extern void idem_hint_forget(void);
 extern uint64 idem_key_hash(const IdemKey *key, uint64 seed);
 extern void idem_key_locktag(LOCKTAG *tag, const IdemKey *key,
 							 uint16 lockclass);
+extern void idem_key_lock(const IdemKey *key);
 extern bool idem_key_trylock(const IdemKey *key);
 extern void idem_key_unlock(const IdemKey *key);
 
@@ -275,6 +289,20 @@ extern IdemWriteResult idem_writer_update(IdemWriter *writer,
 										  ItemPointer tid, bool anew);
 extern void idem_writer_close(IdemWriter *writer);
 extern void idem_writer_forget(void);
+
+/* settle.c */
+extern bool idem_result_from_args(FunctionCallInfo fcinfo, int resultarg,
+								  Datum *result);
+extern bool idem_same_result(const IdemRow *row, Datum result,
+							 bool result_isnull);
+extern void idem_check_stored(IdemRow *row, TupleTableSlot *slot,
+							  const IdemKey *key, IdemStatus status,
+							  int64 token);
+
+/* audit.c */
+extern void idem_audit(const char *action, const IdemKey *key,
+					   const char *old_status, const char *new_status);
+extern int64 idem_audit_trim(int max_rows);
 
 /* answer.c */
 extern HeapTuple idem_answer(IdemStore *store, const IdemRow *row,

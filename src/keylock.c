@@ -6,8 +6,8 @@
  * Between a look that finds nothing and the insertion another caller may do
  * the same.  The unique index would tell them apart, but only after the loser
  * has taken a token and left a dead row behind.  So whoever wants to insert
- * holds this lock while he looks a second time and writes; for the call only,
- * and nobody ever waits for it.
+ * holds this lock while he looks a second time and writes, for the call only.
+ * Callers of idem_reserve never wait for it; an operator does.
  *
  * The keys are hashed to 64 bits.  Two keys with one hash would merely see
  * each other as busy for the duration of a call.
@@ -37,6 +37,16 @@ idem_key_locktag(LOCKTAG *tag, const IdemKey *key, uint16 lockclass)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (key->hash >> 32),
 						 (uint32) key->hash, lockclass);
+}
+
+/* Take the key's lock, which everybody holds only briefly */
+void
+idem_key_lock(const IdemKey *key)
+{
+	LOCKTAG		tag;
+
+	idem_key_locktag(&tag, key, IDEM_LOCK_INSERTING);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 }
 
 /* Take the key's lock if nobody has it */

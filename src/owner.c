@@ -4,16 +4,20 @@
  *	  Who owns a key, and who may act on it.
  *
  * The row keeps the owner's name, not its OID, so that dumps restore and a
- * dropped role does no harm; a row whose owner is gone is left to superusers.
+ * dropped role does no harm; a row whose owner is gone is left to superusers
+ * and operators.
  *
  *-------------------------------------------------------------------------
  */
 #include "idem_tool.h"
 
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
 /* The role that was looked up last: keys tend to have one owner */
@@ -71,6 +75,23 @@ idem_owner_for_new(Name owner)
 	namestrcpy(owner, idem_owner);
 }
 
+/*
+ * Is the current user an operator: may he execute idem_resolve?  Only the
+ * extension's own counts, others may have made more of that name.
+ */
+static bool
+is_operator(Oid schema)
+{
+	Oid			args[] = {TEXTOID, TEXTOID, JSONBOID, INTERVALOID, BOOLOID,
+	BOOLOID, NAMEOID, TEXTOID};
+	Oid			func = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+									   CStringGetDatum("idem_resolve"),
+									   PointerGetDatum(buildoidvector(args, lengthof(args))),
+									   ObjectIdGetDatum(schema));
+
+	return OidIsValid(func) && idem_may_execute(func, GetUserId());
+}
+
 /* May the current user act on this row, and learn what is in it? */
 bool
 idem_may_act(const IdemRow *row)
@@ -79,6 +100,7 @@ idem_may_act(const IdemRow *row)
 	Oid			role = role_by_name(owner);
 
 	if (!OidIsValid(role))
-		return superuser();
+		return superuser() ||
+			is_operator(get_rel_namespace(row->slot->tts_tableOid));
 	return is_member_of_role(GetUserId(), role);
 }

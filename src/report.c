@@ -87,6 +87,21 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 			gettext_noop("idempotency key is already settled with another outcome"),
 			gettext_noop("The first outcome stays; look it up with idem_lookup.")
 		},
+		[IDEM_NOT_RESOLVABLE] = {
+			ERRCODE_IDEM_NO_RESERVATION,
+			gettext_noop("no reservation to resolve"),
+			gettext_noop("To record an outcome nevertheless, pass create_missing => true.")
+		},
+		[IDEM_LEASED] = {
+			ERRCODE_IDEM_IN_PROGRESS,
+			gettext_noop("idempotency key is in progress and its lease is running"),
+			gettext_noop("Wait for the end of its lease, or settle it with idem_resolve and force => true.")
+		},
+		[IDEM_UNRESOLVED] = {
+			ERRCODE_IDEM_UNKNOWN,
+			gettext_noop("outcome of an earlier attempt is unknown"),
+			gettext_noop("Find out what has become of it and settle it with idem_resolve.")
+		},
 	};
 
 	ereport(ERROR,

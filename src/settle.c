@@ -68,19 +68,18 @@ token_from_args(FunctionCallInfo fcinfo, int tokenarg)
 	return PG_GETARG_INT64(tokenarg);
 }
 
-/* The outcome to record, as large as the setting allows */
-static void
-result_from_args(SettleCall *call, FunctionCallInfo fcinfo, int resultarg)
+/* The outcome to record, as large as the setting allows; false if NULL */
+bool
+idem_result_from_args(FunctionCallInfo fcinfo, int resultarg, Datum *result)
 {
 	Size		size;
 
-	call->result_isnull = PG_ARGISNULL(resultarg);
-	if (call->result_isnull)
-		return;
+	if (PG_ARGISNULL(resultarg))
+		return false;
 
 	/* uncompressed, and without fetching it */
-	call->result = PG_GETARG_DATUM(resultarg);
-	size = toast_raw_datum_size(call->result);
+	*result = PG_GETARG_DATUM(resultarg);
+	size = toast_raw_datum_size(*result);
 	if (size > (Size) idem_max_result_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -89,20 +88,22 @@ result_from_args(SettleCall *call, FunctionCallInfo fcinfo, int resultarg)
 						   size, idem_max_result_size),
 				 errhint("Record a reference to it, or raise \"%s\". The reservation stays.",
 						 "idem_tool.max_result_size")));
+	return true;
 }
 
-static bool
-same_result(SettleCall *call, const IdemRow *row)
+/* Does the settled row have this outcome already? */
+bool
+idem_same_result(const IdemRow *row, Datum result, bool result_isnull)
 {
 	bool		isnull = row->slot->tts_isnull[Anum_idem_result - 1];
 	Jsonb	   *recorded;
 	Jsonb	   *given;
 
-	if (isnull || call->result_isnull)
-		return isnull && call->result_isnull;
+	if (isnull || result_isnull)
+		return isnull && result_isnull;
 
 	recorded = DatumGetJsonbP(row->slot->tts_values[Anum_idem_result - 1]);
-	given = DatumGetJsonbP(call->result);
+	given = DatumGetJsonbP(result);
 	return compareJsonbContainers(&recorded->root, &given->root) == 0;
 }
 
@@ -171,7 +172,7 @@ judge(SettleCall *call, IdemLook *look, IdemStore *store)
 		case IDEM_STATE_DONE:
 		case IDEM_STATE_FAILED:
 			if (row->status == settled_status(call->kind) &&
-				same_result(call, row))
+				idem_same_result(row, call->result, call->result_isnull))
 				return ANSWER_FALSE;
 			idem_report(IDEM_SETTLED, &call->key, row);
 			break;
@@ -224,20 +225,18 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 
 /*
  * Triggers may have changed the row; what was not stored must not be answered.
+ * Reads the row as it was stored.
  */
-static void
-check_stored(SettleCall *call, TupleTableSlot *slot, int64 token)
+void
+idem_check_stored(IdemRow *row, TupleTableSlot *slot, const IdemKey *key,
+				  IdemStatus status, int64 token)
 {
-	IdemRow		row;
-
-	idem_row_read(&row, slot, GetCurrentTimestamp());
-	idem_hint_note(&call->key, &slot->tts_tid);
-	if (row.status != settled_status(call->kind) || row.token != token)
+	idem_row_read(row, slot, GetCurrentTimestamp());
+	idem_hint_note(key, &slot->tts_tid);
+	if (row->status != status || row->token != token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a trigger changed the status or the token of a reservation")));
-	call->answer = true;
-	call->lease_end = row.expires_at;
 }
 
 /* Tell durable.c what this commit would leave behind or take away */
@@ -257,6 +256,7 @@ write_settled(SettleCall *call, IdemStore *store, IdemLook *look)
 	bool		made_here = idem_made_here(look, store, &call->key);
 	IdemWriter *writer;
 	IdemWriteResult result;
+	IdemRow		stored;
 
 	PreventCommandIfReadOnly(call->name);
 
@@ -265,7 +265,10 @@ write_settled(SettleCall *call, IdemStore *store, IdemLook *look)
 	result = idem_writer_update(writer, &look->row.slot->tts_tid, false);
 	if (result == IDEM_WRITTEN)
 	{
-		check_stored(call, idem_writer_slot(writer), look->row.token);
+		idem_check_stored(&stored, idem_writer_slot(writer), &call->key,
+						  settled_status(call->kind), look->row.token);
+		call->answer = true;
+		call->lease_end = stored.expires_at;
 		note_durable(call, made_here);
 	}
 	idem_writer_close(writer);
@@ -343,7 +346,7 @@ idem_complete(PG_FUNCTION_ARGS)
 {
 	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE,.ttlarg = 3};
 
-	result_from_args(&call, fcinfo, 1);
+	call.result_isnull = !idem_result_from_args(fcinfo, 1, &call.result);
 	settle(&call, fcinfo, 2, 4);
 	PG_RETURN_BOOL(call.answer);
 }
@@ -358,7 +361,7 @@ idem_fail(PG_FUNCTION_ARGS)
 {
 	SettleCall	call = {.name = "idem_fail()", .kind = FAIL,.ttlarg = 3};
 
-	result_from_args(&call, fcinfo, 1);
+	call.result_isnull = !idem_result_from_args(fcinfo, 1, &call.result);
 	settle(&call, fcinfo, 2, 4);
 	PG_RETURN_BOOL(call.answer);
 }
