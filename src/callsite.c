@@ -21,18 +21,13 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#define IDEM_RESERVE_NARGS	7
-
-/* Lengths of the argument types, for datumIsEqual(); all by reference */
-static const int arglens[IDEM_RESERVE_NARGS] =
-{
-	-1, sizeof(Interval), -1, sizeof(Interval), sizeof(Interval), -1, -1
-};
+#define IDEM_MAX_SITE_ARGS	7
 
 /* An answer given in an expression of a statement */
 typedef struct GivenAnswer
 {
-	NullableDatum args[IDEM_RESERVE_NARGS];
+	Oid			function;
+	NullableDatum args[IDEM_MAX_SITE_ARGS];
 	HeapTuple	answer;
 	List	   *sites;			/* FmgrInfos that have had it */
 } GivenAnswer;
@@ -103,9 +98,11 @@ create_memo(MemoryContext statement)
 }
 
 static bool
-same_args(FunctionCallInfo fcinfo, GivenAnswer *given)
+same_call(FunctionCallInfo fcinfo, const int *arglens, GivenAnswer *given)
 {
-	for (int i = 0; i < IDEM_RESERVE_NARGS; i++)
+	if (fcinfo->flinfo->fn_oid != given->function)
+		return false;
+	for (int i = 0; i < fcinfo->nargs; i++)
 	{
 		if (fcinfo->args[i].isnull != given->args[i].isnull)
 			return false;
@@ -133,9 +130,10 @@ has_been_here(StatementMemo *memo, FmgrInfo *site)
 
 /*
  * A copy of the answer that this call has to repeat, or NULL if it must judge.
+ * "arglens" are the lengths of its argument types, all by reference.
  */
 HeapTuple
-idem_callsite_recall(FunctionCallInfo fcinfo)
+idem_callsite_recall(FunctionCallInfo fcinfo, const int *arglens)
 {
 	StatementMemo *memo;
 	ListCell   *lc;
@@ -157,7 +155,7 @@ idem_callsite_recall(FunctionCallInfo fcinfo)
 	{
 		GivenAnswer *given = lfirst(lc);
 
-		if (same_args(fcinfo, given))
+		if (same_call(fcinfo, arglens, given))
 		{
 			MemoryContext oldcxt = MemoryContextSwitchTo(memo->cxt);
 
@@ -173,7 +171,8 @@ idem_callsite_recall(FunctionCallInfo fcinfo)
  * Keep the answer for the statement's other call sites.
  */
 void
-idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer)
+idem_callsite_remember(FunctionCallInfo fcinfo, const int *arglens,
+					   HeapTuple answer)
 {
 	StatementMemo *memo;
 	GivenAnswer *given;
@@ -188,7 +187,8 @@ idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer)
 
 	oldcxt = MemoryContextSwitchTo(memo->cxt);
 	given = palloc0(sizeof(GivenAnswer));
-	for (int i = 0; i < IDEM_RESERVE_NARGS; i++)
+	given->function = fcinfo->flinfo->fn_oid;
+	for (int i = 0; i < fcinfo->nargs; i++)
 	{
 		given->args[i].isnull = fcinfo->args[i].isnull;
 		if (!fcinfo->args[i].isnull)

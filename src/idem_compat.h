@@ -46,6 +46,22 @@
 #define idem_primary_key(rel)	RelationGetPrimaryKeyIndex(rel)
 #endif
 
+/* One function checks privileges on all kinds of objects since 16 */
+#if PG_VERSION_NUM >= 160000
+#define idem_function_aclcheck(function, role) \
+	object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE)
+#else
+#define idem_function_aclcheck(function, role) \
+	pg_proc_aclcheck(function, role, ACL_EXECUTE)
+#endif
+
+/* stringToQualifiedNameList() can report errors softly since 16 */
+#if PG_VERSION_NUM >= 160000
+#define idem_qualified_name_list(str)	stringToQualifiedNameList(str, NULL)
+#else
+#define idem_qualified_name_list(str)	stringToQualifiedNameList(str)
+#endif
+
 /* What table_tuple_update() says of the indexes became an enum in 16 */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes IdemUpdateIndexes;

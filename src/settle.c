@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 
 typedef enum SettleKind
 {
@@ -30,10 +31,9 @@ typedef struct SettleCall
 {
 	const char *name;			/* of the function, for errors */
 	SettleKind	kind;
-	FunctionCallInfo fcinfo;
 	IdemKey		key;
 	int64		token;			/* 0: none given */
-	int			ttlarg;			/* argument number of the ttl, if any */
+	const Interval *ttl;		/* NULL: the setting's */
 	Datum		result;			/* COMPLETE and FAIL */
 	bool		result_isnull;
 
@@ -70,25 +70,24 @@ token_from_args(FunctionCallInfo fcinfo, int tokenarg)
 
 /* The outcome to record, as large as the setting allows */
 static void
-result_from_args(SettleCall *call, FunctionCallInfo fcinfo, int resultarg)
+set_result(SettleCall *call, NullableDatum result, const char *hint)
 {
 	Size		size;
 
-	call->result_isnull = PG_ARGISNULL(resultarg);
-	if (call->result_isnull)
+	call->result = result.value;
+	call->result_isnull = result.isnull;
+	if (result.isnull)
 		return;
 
 	/* uncompressed, and without fetching it */
-	call->result = PG_GETARG_DATUM(resultarg);
-	size = toast_raw_datum_size(call->result);
+	size = toast_raw_datum_size(result.value);
 	if (size > (Size) idem_max_result_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("result is too large to be recorded"),
 				 errdetail("It has %zu bytes, the limit is %d.",
 						   size, idem_max_result_size),
-				 errhint("Record a reference to it, or raise \"%s\". The reservation stays.",
-						 "idem_tool.max_result_size")));
+				 errhint(hint, "idem_tool.max_result_size")));
 }
 
 static bool
@@ -199,7 +198,7 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 	{
 		case COMPLETE:
 		case FAIL:
-			end = idem_ttl_end(call->fcinfo, call->ttlarg, idem_result_ttl, now);
+			end = idem_ttl_end(call->ttl, idem_result_ttl, now);
 			idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(false));
 			idem_row_set(slot, Anum_idem_completed_at,
 						 TimestampTzGetDatum(now));
@@ -213,13 +212,25 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 			end = idem_seconds_after(now, idem_unknown_ttl);
 			break;
 		case EXTEND:
-			end = idem_ttl_end(call->fcinfo, call->ttlarg,
-							   idem_reservation_ttl, now);
+			end = idem_ttl_end(call->ttl, idem_reservation_ttl, now);
 			if (old->state == IDEM_STATE_RUNNING)
 				end = Max(end, old->expires_at);
 			break;
 	}
 	idem_row_set(slot, Anum_idem_expires_at, TimestampTzGetDatum(end));
+}
+
+/* The result is the stored one, should a trigger have made it another */
+static void
+note_stored_result(SettleCall *call, TupleTableSlot *slot)
+{
+	Datum		stored = slot->tts_values[Anum_idem_result - 1];
+
+	if (call->kind != COMPLETE)
+		return;
+	call->result_isnull = slot->tts_isnull[Anum_idem_result - 1];
+	if (!call->result_isnull && stored != call->result)
+		call->result = datumCopy(stored, false, -1);
 }
 
 /*
@@ -238,6 +249,7 @@ check_stored(SettleCall *call, TupleTableSlot *slot, int64 token)
 				 errmsg("a trigger changed the status or the token of a reservation")));
 	call->answer = true;
 	call->lease_end = row.expires_at;
+	note_stored_result(call, slot);
 }
 
 /* Tell durable.c what this commit would leave behind or take away */
@@ -313,16 +325,12 @@ attempt(SettleCall *call, TransactionId *rival)
 }
 
 static void
-settle(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg, int scopearg)
+settle(SettleCall *call)
 {
 	TransactionId rival;
 
-	call->fcinfo = fcinfo;
-	idem_key_from_args(&call->key, fcinfo, 0, scopearg);
-	call->token = token_from_args(fcinfo, tokenarg);
-	if (call->ttlarg > 0)
-		(void) idem_ttl_end(fcinfo, call->ttlarg, idem_result_ttl,
-							GetCurrentTimestamp());
+	/* for its errors: the time counts from the moment of writing */
+	(void) idem_ttl_end(call->ttl, idem_result_ttl, GetCurrentTimestamp());
 
 	/* as any UPDATE waits: lock_timeout and deadlock detection apply */
 	while (!attempt(call, &rival))
@@ -330,6 +338,44 @@ settle(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg, int scopearg)
 		if (TransactionIdIsValid(rival))
 			XactLockTableWait(rival, NULL, NULL, XLTW_None);
 	}
+}
+
+static void
+settle_from_args(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg,
+				 int scopearg)
+{
+	idem_key_from_args(&call->key, fcinfo, 0, scopearg);
+	call->token = token_from_args(fcinfo, tokenarg);
+	settle(call);
+}
+
+/* idem_complete and idem_fail differ in what the outcome is called */
+static Datum
+record_from_args(SettleCall *call, FunctionCallInfo fcinfo)
+{
+	set_result(call, fcinfo->args[1],
+			   "Record a reference to it, or raise \"%s\". The reservation stays.");
+	call->ttl = idem_interval_from_args(fcinfo, 3);
+	settle_from_args(call, fcinfo, 2, 4);
+	PG_RETURN_BOOL(call->answer);
+}
+
+/*
+ * Record the result of a reservation that the current transaction made.  If a
+ * trigger stored another value, "result" becomes that one.
+ */
+void
+idem_complete_key(const IdemKey *key, int64 token, const Interval *ttl,
+				  NullableDatum *result)
+{
+	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE,
+		.key = *key,.token = token,.ttl = ttl};
+
+	set_result(&call, *result,
+			   "Let the tool return a reference to it, or raise \"%s\".");
+	settle(&call);
+	result->value = call.result;
+	result->isnull = call.result_isnull;
 }
 
 /*
@@ -341,11 +387,9 @@ settle(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg, int scopearg)
 Datum
 idem_complete(PG_FUNCTION_ARGS)
 {
-	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE,.ttlarg = 3};
+	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE};
 
-	result_from_args(&call, fcinfo, 1);
-	settle(&call, fcinfo, 2, 4);
-	PG_RETURN_BOOL(call.answer);
+	return record_from_args(&call, fcinfo);
 }
 
 /*
@@ -356,11 +400,9 @@ idem_complete(PG_FUNCTION_ARGS)
 Datum
 idem_fail(PG_FUNCTION_ARGS)
 {
-	SettleCall	call = {.name = "idem_fail()", .kind = FAIL,.ttlarg = 3};
+	SettleCall	call = {.name = "idem_fail()", .kind = FAIL};
 
-	result_from_args(&call, fcinfo, 1);
-	settle(&call, fcinfo, 2, 4);
-	PG_RETURN_BOOL(call.answer);
+	return record_from_args(&call, fcinfo);
 }
 
 /*
@@ -374,7 +416,7 @@ idem_release(PG_FUNCTION_ARGS)
 {
 	SettleCall	call = {.name = "idem_release()", .kind = RELEASE};
 
-	settle(&call, fcinfo, 1, 2);
+	settle_from_args(&call, fcinfo, 1, 2);
 	PG_RETURN_BOOL(call.answer);
 }
 
@@ -389,7 +431,7 @@ idem_abandon(PG_FUNCTION_ARGS)
 {
 	SettleCall	call = {.name = "idem_abandon()", .kind = ABANDON};
 
-	settle(&call, fcinfo, 1, 2);
+	settle_from_args(&call, fcinfo, 1, 2);
 	PG_RETURN_BOOL(call.answer);
 }
 
@@ -403,8 +445,9 @@ idem_abandon(PG_FUNCTION_ARGS)
 Datum
 idem_extend(PG_FUNCTION_ARGS)
 {
-	SettleCall	call = {.name = "idem_extend()", .kind = EXTEND,.ttlarg = 1};
+	SettleCall	call = {.name = "idem_extend()", .kind = EXTEND};
 
-	settle(&call, fcinfo, 2, 3);
+	call.ttl = idem_interval_from_args(fcinfo, 1);
+	settle_from_args(&call, fcinfo, 2, 3);
 	PG_RETURN_TIMESTAMPTZ(call.lease_end);
 }
