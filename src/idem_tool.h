@@ -360,6 +360,7 @@ extern void idem_tool_from_args(IdemTool *tool, FunctionCallInfo fcinfo,
 								int toolarg);
 extern Oid	idem_tool_function(const IdemTool *tool);
 extern void idem_check_function(Oid function);
+extern text *idem_function_signature(Oid function);
 
 /* run.c */
 extern bytea *idem_call_fingerprint(text *tool, Jsonb *args);

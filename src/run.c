@@ -14,7 +14,6 @@
 #include "access/htup_details.h"
 #include "pgstat.h"
 #include "utils/builtins.h"
-#include "utils/regproc.h"
 
 /* Argument numbers of idem_run */
 #define ARG_KEY		0
@@ -141,11 +140,8 @@ idem_run(PG_FUNCTION_ARGS)
 	idem_check_function(function);
 	args = args_from_args(fcinfo);
 
-	/* the qualified name, which is the same after a dump and restore */
 	request.fingerprint =
-		idem_call_fingerprint(cstring_to_text(format_procedure_qualified(function)),
-							  args);
-
+		idem_call_fingerprint(idem_function_signature(function), args);
 	result = idem_run_once(&request, function, args,
 						   idem_interval_from_args(fcinfo, ARG_TTL));
 	if (result.isnull)

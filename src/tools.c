@@ -273,6 +273,49 @@ idem_tool_function(const IdemTool *tool)
 }
 
 /*
+ * Append an identifier, in double quotes unless it is a plain one.  That is not
+ * quote_identifier(), which depends on a setting and on the keywords of a
+ * PostgreSQL version: fingerprints are made of this.
+ */
+static void
+append_identifier(StringInfo buf, const char *name)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+	static const char others[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
+
+	if (strspn(name, letters) > 0 && strspn(name, others) == strlen(name))
+	{
+		appendStringInfoString(buf, name);
+		return;
+	}
+	appendStringInfoChar(buf, '"');
+	for (const char *c = name; *c; c++)
+	{
+		if (*c == '"')
+			appendStringInfoChar(buf, '"');
+		appendStringInfoChar(buf, *c);
+	}
+	appendStringInfoChar(buf, '"');
+}
+
+/*
+ * The qualified name of a function that idem_check_function() has let pass,
+ * the same on any server that the function is restored on.
+ */
+text *
+idem_function_signature(Oid function)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	append_identifier(&buf, get_namespace_name(get_func_namespace(function)));
+	appendStringInfoChar(&buf, '.');
+	append_identifier(&buf, get_func_name(function));
+	appendStringInfoString(&buf, IDEM_SIGNATURE);
+	return cstring_to_text_with_len(buf.data, buf.len);
+}
+
+/*
  * Refuse what is no plain function from jsonb to jsonb, or one that the
  * current user may not call.
  */
