@@ -173,7 +173,7 @@ typedef struct IdemLook
 	bool		found;			/* "row" is a committed version, or our own */
 	IdemRow		row;
 	TransactionId rival;		/* another transaction's uncommitted change */
-	bool		rival_reserves; /* ... which holds the key in progress */
+	bool		rival_reserves; /* ... which is more than tidying up */
 	TimestampTz now;			/* the moment the state was judged at */
 } IdemLook;
 

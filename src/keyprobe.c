@@ -127,9 +127,8 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 		if (TransactionIdIsValid(dirty.xmin))
 		{
 			look->rival = dirty.xmin;
-			look->rival_reserves =
-				idem_row_status(look->found ? rivals : slot) ==
-				IDEM_IN_PROGRESS;
+			look->rival_reserves |=
+				idem_row_status(look->found ? rivals : slot) != IDEM_EXPIRED;
 			continue;
 		}
 
