@@ -73,6 +73,9 @@ SELECT failure($$SELECT idem_register('x', effect => 'harmless')$$);
 SELECT failure($$SELECT idem_register('x', 'now()')$$);
 SELECT failure($$SELECT idem_register('x', 'jsonb_array_elements(jsonb)')$$);
 SELECT failure($$SELECT idem_register('x', 0)$$);
+CREATE FUNCTION pg_temp.gone_soon(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1';
+SELECT regexp_replace(failure($$SELECT idem_register('x', 'pg_temp.gone_soon(jsonb)')$$),
+	'pg_temp_\d+', 'pg_temp') AS failure;
 SELECT split_part(failure(format('SELECT idem_register(''x'', %s)', bad)), E'\n', 1)
 	AS failure
 FROM unnest(ARRAY['reservation_ttl => ''0''', 'reservation_ttl => ''-1 s''',

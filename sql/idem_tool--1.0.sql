@@ -378,6 +378,10 @@ BEGIN
 				MESSAGE = format('%s cannot be run as a tool', function),
 				DETAIL = 'A tool is a function that takes one jsonb and returns one jsonb.';
 		END IF;
+		IF signature OPERATOR(pg_catalog.~) '^pg_temp_' THEN
+			RAISE feature_not_supported USING
+				MESSAGE = format('temporary function %s cannot be registered', function);
+		END IF;
 	END IF;
 
 	INSERT INTO @extschema@.idem_tools AS t

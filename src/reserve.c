@@ -72,29 +72,25 @@ typedef enum AttemptResult
 
 PG_FUNCTION_INFO_V1(idem_reserve);
 
-/* Refuse what no attempt should be made with */
-static void
-check_request(const IdemReserveRequest *request)
-{
-	/* for its errors: the lease will begin when the row is written */
-	(void) idem_ttl_end(request->ttl, idem_reservation_ttl,
-						GetCurrentTimestamp());
-
-	if (request->takeover != NULL &&
-		idem_interval_usecs("takeover", request->takeover) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("takeover must not be negative")));
-}
-
 static void
 request_from_args(IdemReserveRequest *request, FunctionCallInfo fcinfo)
 {
 	request->name = "idem_reserve()";
 	idem_key_from_args(&request->key, fcinfo, ARG_KEY, ARG_SCOPE);
 	request->ttl = idem_interval_from_args(fcinfo, ARG_TTL);
+
+	/* for its errors: the lease will begin when the row is written */
+	(void) idem_ttl_end(request->ttl, idem_reservation_ttl,
+						GetCurrentTimestamp());
+
 	request->wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
 	request->takeover = idem_interval_from_args(fcinfo, ARG_TAKEOVER);
+	if (request->takeover != NULL &&
+		idem_interval_usecs("takeover", request->takeover) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("takeover must not be negative")));
+
 	request->holder = PG_ARGISNULL(ARG_HOLDER) ? NULL :
 		idem_name_from_args(fcinfo, ARG_HOLDER, "holder", IDEM_MAX_HOLDER,
 							false);
@@ -397,7 +393,6 @@ idem_reserve_key(const IdemReserveRequest *request,
 	IdemWait	wait;
 	AttemptResult result;
 
-	check_request(request);
 	memset(outcome, 0, sizeof(IdemReserveOutcome));
 	idem_wait_init(&wait, &request->key);
 	while ((result = attempt(&call)) != ANSWERED)

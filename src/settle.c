@@ -220,19 +220,6 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 	idem_row_set(slot, Anum_idem_expires_at, TimestampTzGetDatum(end));
 }
 
-/* The result is the stored one, should a trigger have made it another */
-static void
-note_stored_result(SettleCall *call, TupleTableSlot *slot)
-{
-	Datum		stored = slot->tts_values[Anum_idem_result - 1];
-
-	if (call->kind != COMPLETE)
-		return;
-	call->result_isnull = slot->tts_isnull[Anum_idem_result - 1];
-	if (!call->result_isnull && stored != call->result)
-		call->result = datumCopy(stored, false, -1);
-}
-
 /*
  * Triggers may have changed the row; what was not stored must not be answered.
  */
@@ -249,7 +236,13 @@ check_stored(SettleCall *call, TupleTableSlot *slot, int64 token)
 				 errmsg("a trigger changed the status or the token of a reservation")));
 	call->answer = true;
 	call->lease_end = row.expires_at;
-	note_stored_result(call, slot);
+
+	/* the result is the stored one, should that be another */
+	call->result_isnull = slot->tts_isnull[Anum_idem_result - 1];
+	if (!call->result_isnull &&
+		slot->tts_values[Anum_idem_result - 1] != call->result)
+		call->result = datumCopy(slot->tts_values[Anum_idem_result - 1],
+								 false, -1);
 }
 
 /* Tell durable.c what this commit would leave behind or take away */
