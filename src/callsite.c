@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * callsite.c
- *	  One answer for all call sites of (idem_reserve(...)).*
+ *	  One answer for all call sites of (idem_reserve(...)).*, or idem_begin
  *
  * PostgreSQL expands that into one call per column.  Judged separately, the
  * first would be told "reserved" and the others "in_progress", about
