@@ -308,6 +308,23 @@ RESET ROLE;
 SELECT key, owner FROM idempotency_keys WHERE key LIKE 'who%' ORDER BY key;
 SELECT happened();
 
+-- two roles of one tenant share their keys by a common owner, and no others
+CREATE ROLE regress_run_team ROLE regress_run_caller, regress_run_other;
+SELECT idem_grant('regress_run_other');
+GRANT USAGE ON SCHEMA run_test TO regress_run_other;
+GRANT INSERT ON ledger TO regress_run_other;
+SET idem_tool.owner = 'regress_run_team';
+SET ROLE regress_run_caller;
+SELECT idem_run('team', 'whoami(jsonb)');
+SET ROLE regress_run_other;
+SELECT idem_run('team', 'whoami(jsonb)');
+RESET idem_tool.owner;
+SELECT idem_run('team', 'whoami(jsonb)');
+SELECT failure($$SELECT idem_run('who', 'whoami(jsonb)')$$);
+SELECT idem_run('who', 'whoami(jsonb)', scope => 'other tenant');
+RESET ROLE;
+SELECT happened();
+
 --
 -- Bad arguments
 --
@@ -385,4 +402,4 @@ SET client_min_messages = warning;
 DELETE FROM idempotency_keys;
 DROP SCHEMA run_test CASCADE;
 DROP OWNED BY regress_run_caller, regress_run_other;
-DROP ROLE regress_run_caller, regress_run_other;
+DROP ROLE regress_run_caller, regress_run_other, regress_run_team;
