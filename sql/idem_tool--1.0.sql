@@ -373,6 +373,227 @@ AS 'MODULE_PATHNAME', 'idem_call_key';
 COMMENT ON FUNCTION @extschema@.idem_call_key(text, jsonb, text) IS
 'key of a tool call named by its arguments and, if given, the turn of the conversation';
 
+-- run once
+
+CREATE FUNCTION @extschema@.idem_run(
+	key text,
+	tool regprocedure,
+	args jsonb DEFAULT '{}',
+	ttl interval DEFAULT NULL,
+	wait interval DEFAULT '0',
+	scope text DEFAULT NULL)
+RETURNS jsonb
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_run(text, regprocedure, jsonb, interval, interval, text) IS
+'run a function once for its key, or return what its first run returned';
+
+-- the gate between reads and writes
+
+CREATE TABLE @extschema@.idem_tools (
+	tool text COLLATE "C" PRIMARY KEY,
+	function text,
+	effect text NOT NULL
+		CONSTRAINT idem_tools_effect_check
+		CHECK (effect IN ('read', 'write', 'idempotent')),
+	reservation_ttl interval
+		CONSTRAINT idem_tools_reservation_ttl_check
+		CHECK (reservation_ttl > '0' AND reservation_ttl <= '100000 years'),
+	result_ttl interval
+		CONSTRAINT idem_tools_result_ttl_check
+		CHECK (result_ttl > '0' AND result_ttl <= '100000 years'),
+	takeover interval
+		CONSTRAINT idem_tools_takeover_check
+		CHECK (takeover >= '0' AND takeover <= '100000 years'),
+	fallback_ttl interval
+		CONSTRAINT idem_tools_fallback_ttl_check
+		CHECK (fallback_ttl > '0' AND fallback_ttl <= '100000 years'),
+	description text,
+	CONSTRAINT idem_tools_fallback_check
+		CHECK (fallback_ttl IS NULL OR effect = 'write')
+);
+
+COMMENT ON TABLE @extschema@.idem_tools IS
+'what idem_call and idem_begin know of tools; filled by idem_register';
+COMMENT ON COLUMN @extschema@.idem_tools.tool IS
+'name that callers use';
+COMMENT ON COLUMN @extschema@.idem_tools.function IS
+'qualified name of the function that it is, with (jsonb); NULL: it runs outside the database';
+COMMENT ON COLUMN @extschema@.idem_tools.effect IS
+'read; write: needs a key; or idempotent: a write whose target recognizes repetitions itself';
+COMMENT ON COLUMN @extschema@.idem_tools.reservation_ttl IS
+'length of the lease; NULL: idem_tool.reservation_ttl';
+COMMENT ON COLUMN @extschema@.idem_tools.result_ttl IS
+'how long the outcome is kept; NULL: idem_tool.result_ttl';
+COMMENT ON COLUMN @extschema@.idem_tools.takeover IS
+'how long after the first reservation an unknown outcome may be taken over; NULL: idem_tool.takeover';
+COMMENT ON COLUMN @extschema@.idem_tools.fallback_ttl IS
+'allows calls without a key: equal ones within this time are one; NULL: a key is required';
+COMMENT ON COLUMN @extschema@.idem_tools.description IS
+'for people and agents who choose a tool';
+COMMENT ON CONSTRAINT idem_tools_pkey ON @extschema@.idem_tools IS
+'one registration for each name';
+COMMENT ON INDEX @extschema@.idem_tools_pkey IS
+'finds a tool by its name';
+COMMENT ON CONSTRAINT idem_tools_effect_check ON @extschema@.idem_tools IS
+'the three effects';
+COMMENT ON CONSTRAINT idem_tools_reservation_ttl_check ON @extschema@.idem_tools IS
+'positive and finite';
+COMMENT ON CONSTRAINT idem_tools_result_ttl_check ON @extschema@.idem_tools IS
+'positive and finite';
+COMMENT ON CONSTRAINT idem_tools_takeover_check ON @extschema@.idem_tools IS
+'not negative, and finite';
+COMMENT ON CONSTRAINT idem_tools_fallback_ttl_check ON @extschema@.idem_tools IS
+'positive and finite';
+COMMENT ON CONSTRAINT idem_tools_fallback_check ON @extschema@.idem_tools IS
+'only a write has use for a key';
+
+REVOKE ALL ON @extschema@.idem_tools FROM PUBLIC;
+
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.idem_tools', '');
+
+CREATE FUNCTION @extschema@.idem_register(
+	tool text,
+	function regprocedure DEFAULT NULL,
+	effect text DEFAULT 'write',
+	reservation_ttl interval DEFAULT NULL,
+	result_ttl interval DEFAULT NULL,
+	takeover interval DEFAULT NULL,
+	fallback_ttl interval DEFAULT NULL,
+	description text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	signature text;
+BEGIN
+	IF tool IS NULL OR effect IS NULL THEN
+		RAISE null_value_not_allowed USING
+			MESSAGE = 'tool and effect must not be null';
+	END IF;
+	-- the name must be fit for a key: raises if it is not
+	PERFORM @extschema@.idem_call_key(tool, '{}');
+	IF effect NOT IN ('read', 'write', 'idempotent') THEN
+		RAISE invalid_parameter_value USING
+			MESSAGE = format('unrecognized effect "%s"', effect),
+			HINT = 'The effects are "read", "write" and "idempotent".';
+	END IF;
+
+	IF function IS NOT NULL THEN
+		SELECT format('%I.%I(jsonb)', n.nspname, p.proname)
+			INTO signature
+			FROM pg_proc AS p
+			JOIN pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+			WHERE p.oid OPERATOR(pg_catalog.=) function
+			AND p.prokind OPERATOR(pg_catalog.=) 'f' AND NOT p.proretset
+			AND p.pronargs OPERATOR(pg_catalog.=) 1
+			AND p.proargtypes[0] OPERATOR(pg_catalog.=) 'jsonb'::regtype
+			AND p.prorettype OPERATOR(pg_catalog.=) 'jsonb'::regtype;
+		IF NOT FOUND THEN
+			RAISE wrong_object_type USING
+				MESSAGE = format('%s cannot be run as a tool', function),
+				DETAIL = 'A tool is a function that takes one jsonb and returns one jsonb.';
+		END IF;
+		IF signature OPERATOR(pg_catalog.~) '^pg_temp_' THEN
+			RAISE feature_not_supported USING
+				MESSAGE = format('temporary function %s cannot be registered', function);
+		END IF;
+	END IF;
+
+	INSERT INTO @extschema@.idem_tools AS t
+		VALUES (tool, signature, effect, reservation_ttl, result_ttl,
+			takeover, fallback_ttl, description)
+		ON CONFLICT ON CONSTRAINT idem_tools_pkey DO UPDATE
+		SET (function, effect, reservation_ttl, result_ttl, takeover,
+			fallback_ttl, description) =
+			ROW (excluded.function, excluded.effect,
+			excluded.reservation_ttl, excluded.result_ttl, excluded.takeover,
+			excluded.fallback_ttl, excluded.description);
+END;
+$$;
+
+COMMENT ON FUNCTION @extschema@.idem_register(text, regprocedure, text, interval, interval, interval, interval, text) IS
+'register a tool, or replace its registration';
+
+CREATE FUNCTION @extschema@.idem_unregister(tool text)
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM @extschema@.idem_tools AS t
+		WHERE t.tool OPERATOR(pg_catalog.=) idem_unregister.tool;
+	RETURN FOUND;
+END;
+$$;
+
+COMMENT ON FUNCTION @extschema@.idem_unregister(text) IS
+'remove a tool from the registry; false if it was not there';
+
+CREATE FUNCTION @extschema@.idem_call(
+	tool text,
+	args jsonb,
+	key text DEFAULT NULL,
+	wait interval DEFAULT '0',
+	scope text DEFAULT NULL)
+RETURNS jsonb
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_call(text, jsonb, text, interval, text) IS
+'call a registered tool: a write once for its key, a read at once';
+
+CREATE TYPE @extschema@.idem_begun AS (
+	status text,
+	result jsonb,
+	token bigint,
+	attempt integer,
+	maybe_ran boolean,
+	created_at timestamptz,
+	expires_at timestamptz,
+	retry_after integer,
+	key text,
+	provider_key text,
+	result_ttl interval);
+
+COMMENT ON TYPE @extschema@.idem_begun IS
+'what idem_begin answers: whether a tool may run, and under which key';
+COMMENT ON COLUMN @extschema@.idem_begun.status IS
+'unkeyed: run it; otherwise as idem_reserve: reserved, in_progress, done, failed or expired';
+COMMENT ON COLUMN @extschema@.idem_begun.result IS
+'done: the result; failed: the error';
+COMMENT ON COLUMN @extschema@.idem_begun.token IS
+'reserved: the fencing token to settle with';
+COMMENT ON COLUMN @extschema@.idem_begun.attempt IS
+'which reservation of the key this is, from 1';
+COMMENT ON COLUMN @extschema@.idem_begun.maybe_ran IS
+'an earlier attempt may have had its effect: verify before acting';
+COMMENT ON COLUMN @extschema@.idem_begun.created_at IS
+'first reservation of the key';
+COMMENT ON COLUMN @extschema@.idem_begun.expires_at IS
+'in progress: end of the lease; otherwise: end of memory';
+COMMENT ON COLUMN @extschema@.idem_begun.retry_after IS
+'in_progress: seconds left of the lease, if known';
+COMMENT ON COLUMN @extschema@.idem_begun.key IS
+'the key to settle with';
+COMMENT ON COLUMN @extschema@.idem_begun.provider_key IS
+'the key to hand on to whoever carries the action out; the same for every attempt';
+COMMENT ON COLUMN @extschema@.idem_begun.result_ttl IS
+'the ttl to settle with, from the registry; NULL: the setting';
+
+CREATE FUNCTION @extschema@.idem_begin(
+	tool text,
+	args jsonb,
+	key text DEFAULT NULL,
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	scope text DEFAULT NULL)
+RETURNS @extschema@.idem_begun
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_begin(text, jsonb, text, interval, text, text) IS
+'decide whether a tool outside the database may run, and reserve its key if it is a write';
+
 -- privileges
 
 CREATE FUNCTION @extschema@.idem_grant(
@@ -406,20 +627,27 @@ BEGIN
 			('EXECUTE ON FUNCTION', '@extschema@.idem_abandon(text, bigint, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_extend(text, interval, bigint, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_lookup(text, text)', '{caller,operator,monitor}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_run(text, regprocedure, jsonb, interval, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_call(text, jsonb, text, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_begin(text, jsonb, text, interval, text, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_register(text, regprocedure, text, interval, interval, interval, interval, text)', '{operator}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_unregister(text)', '{operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text)', '{operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_forget(text, text)', '{operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_sweep()', '{operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_memory_end(text, timestamptz)', '{operator,monitor}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_stats_read()', '{operator,monitor}'),
 			('SELECT ON', '@extschema@.idempotency_keys', '{operator,monitor}'),
+			('SELECT ON', '@extschema@.idem_tools', '{operator,monitor}'),
+			('INSERT, UPDATE, DELETE ON', '@extschema@.idem_tools', '{operator}'),
 			('SELECT ON', '@extschema@.idem_stuck', '{operator,monitor}'),
 			('SELECT ON', '@extschema@.idem_audit', '{operator,monitor}'),
 			('SELECT ON', '@extschema@.idem_stats', '{operator,monitor}')
 		) AS o (privilege, name, parts)
 		WHERE part = ANY (o.parts::text[])
 		AND CASE o.privilege
-			WHEN 'SELECT ON' THEN to_regclass(o.name) IS NOT NULL
-			ELSE to_regprocedure(o.name) IS NOT NULL
+			WHEN 'EXECUTE ON FUNCTION' THEN to_regprocedure(o.name) IS NOT NULL
+			ELSE to_regclass(o.name) IS NOT NULL
 		END
 	LOOP
 		EXECUTE format('GRANT %s %s TO %s', object.privilege, object.name, role);
@@ -441,5 +669,10 @@ REVOKE ALL ON FUNCTION
 	@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text),
 	@extschema@.idem_forget(text, text),
 	@extschema@.idem_memory_end(text, timestamptz),
+	@extschema@.idem_run(text, regprocedure, jsonb, interval, interval, text),
+	@extschema@.idem_call(text, jsonb, text, interval, text),
+	@extschema@.idem_begin(text, jsonb, text, interval, text, text),
+	@extschema@.idem_register(text, regprocedure, text, interval, interval, interval, interval, text),
+	@extschema@.idem_unregister(text),
 	@extschema@.idem_grant(regrole, text)
 FROM PUBLIC;

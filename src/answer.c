@@ -10,20 +10,6 @@
 #include "access/htup_details.h"
 #include "utils/typcache.h"
 
-/* Columns of type idem_answer, in order */
-enum
-{
-	Anum_answer_status = 0,
-	Anum_answer_result,
-	Anum_answer_token,
-	Anum_answer_attempt,
-	Anum_answer_maybe_ran,
-	Anum_answer_created_at,
-	Anum_answer_expires_at,
-	Anum_answer_retry_after,
-	Natts_answer
-};
-
 /* Seconds from now until "end", rounded up, at least 1 */
 static int32
 seconds_until(TimestampTz now, TimestampTz end)
@@ -95,4 +81,14 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 	answer = heap_form_tuple(desc, values, nulls);
 	ReleaseTupleDesc(desc);
 	return answer;
+}
+
+/* The columns of an answer; they live as long as it does */
+void
+idem_answer_read(HeapTuple answer, Datum *values, bool *nulls)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(answer->t_data), -1);
+
+	heap_deform_tuple(answer, desc, values, nulls);
+	ReleaseTupleDesc(desc);
 }

@@ -88,8 +88,21 @@ idem_name_from_args(FunctionCallInfo fcinfo, int argno, const char *what,
 }
 
 /*
+ * Make a key of a name and the scope argument "scopearg".  A NULL scope is the
+ * setting's, checked when it was set.
+ */
+void
+idem_key_set(IdemKey *key, text *name, FunctionCallInfo fcinfo, int scopearg)
+{
+	key->key = name;
+	key->scope = PG_ARGISNULL(scopearg) ? cstring_to_text(idem_scope) :
+		idem_name_from_args(fcinfo, scopearg, "scope", IDEM_MAX_SCOPE, true);
+	key->hash = idem_key_hash(key, 0);
+}
+
+/*
  * Get the key and its scope from a call; "keyarg" and "scopearg" are their
- * argument numbers.  A NULL scope is the setting's, checked when it was set.
+ * argument numbers.
  */
 void
 idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo, int keyarg,
@@ -99,10 +112,9 @@ idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo, int keyarg,
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("key must not be null")));
-	key->key = idem_name_from_args(fcinfo, keyarg, "key", IDEM_MAX_KEY, false);
-	key->scope = PG_ARGISNULL(scopearg) ? cstring_to_text(idem_scope) :
-		idem_name_from_args(fcinfo, scopearg, "scope", IDEM_MAX_SCOPE, true);
-	key->hash = idem_key_hash(key, 0);
+	idem_key_set(key, idem_name_from_args(fcinfo, keyarg, "key", IDEM_MAX_KEY,
+										  false),
+				 fcinfo, scopearg);
 }
 
 /*
@@ -141,7 +153,8 @@ idem_interval_usecs(const char *what, const Interval *span)
  * zone, as everywhere in PostgreSQL; the usual lease has neither.
  */
 TimestampTz
-idem_interval_after(const char *what, TimestampTz start, Interval *span)
+idem_interval_after(const char *what, TimestampTz start,
+					const Interval *span)
 {
 	check_range(what, span);
 	if (span->month == 0 && span->day == 0)
@@ -160,19 +173,40 @@ idem_seconds_after(TimestampTz start, int seconds)
 	return start + (int64) seconds * USECS_PER_SEC;
 }
 
+/* An optional interval argument, NULL if it is not given */
+const Interval *
+idem_interval_from_args(FunctionCallInfo fcinfo, int argno)
+{
+	return PG_ARGISNULL(argno) ? NULL : PG_GETARG_INTERVAL_P(argno);
+}
+
+/* The argument "wait", in microseconds; not given, it is 0 */
+int64
+idem_wait_from_args(FunctionCallInfo fcinfo, int argno)
+{
+	int64		usecs = PG_ARGISNULL(argno) ? 0 :
+		idem_interval_usecs("wait", PG_GETARG_INTERVAL_P(argno));
+
+	if (usecs < 0 || usecs > IDEM_MAX_WAIT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wait must be between 0 and 1 hour")));
+	return usecs;
+}
+
 /*
- * When does what begins now end?  By the interval argument "ttlarg" or, if
- * that is NULL, by the setting, in seconds.  Errors if it is not after now.
+ * When does what begins now end?  By "ttl" or, if that is NULL, by the
+ * setting, in seconds.  Errors if it is not after now.
  */
 TimestampTz
-idem_ttl_end(FunctionCallInfo fcinfo, int ttlarg, int setting, TimestampTz now)
+idem_ttl_end(const Interval *ttl, int setting, TimestampTz now)
 {
 	TimestampTz end;
 
-	if (PG_ARGISNULL(ttlarg))
+	if (ttl == NULL)
 		return idem_seconds_after(now, setting);
 
-	end = idem_interval_after("ttl", now, PG_GETARG_INTERVAL_P(ttlarg));
+	end = idem_interval_after("ttl", now, ttl);
 	if (end <= now)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * callsite.c
- *	  One answer for all call sites of (idem_reserve(...)).*
+ *	  One answer for all call sites of (idem_reserve(...)).*, or idem_begin
  *
  * PostgreSQL expands that into one call per column.  Judged separately, the
  * first would be told "reserved" and the others "in_progress", about
@@ -22,18 +22,13 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
-#define IDEM_RESERVE_NARGS	7
-
-/* Lengths of the argument types, for datumIsEqual(); all by reference */
-static const int arglens[IDEM_RESERVE_NARGS] =
-{
-	-1, sizeof(Interval), -1, sizeof(Interval), sizeof(Interval), -1, -1
-};
+#define IDEM_MAX_SITE_ARGS	7
 
 /* An answer that was given in a row */
 typedef struct GivenAnswer
 {
-	NullableDatum args[IDEM_RESERVE_NARGS];
+	Oid			function;
+	NullableDatum args[IDEM_MAX_SITE_ARGS];
 	HeapTuple	answer;
 	List	   *sites;			/* FmgrInfos that have had it */
 } GivenAnswer;
@@ -93,9 +88,11 @@ create_memo(FunctionCallInfo fcinfo)
 }
 
 static bool
-same_args(FunctionCallInfo fcinfo, GivenAnswer *given)
+same_call(FunctionCallInfo fcinfo, const int *arglens, GivenAnswer *given)
 {
-	for (int i = 0; i < IDEM_RESERVE_NARGS; i++)
+	if (fcinfo->flinfo->fn_oid != given->function)
+		return false;
+	for (int i = 0; i < fcinfo->nargs; i++)
 	{
 		if (fcinfo->args[i].isnull != given->args[i].isnull)
 			return false;
@@ -123,9 +120,10 @@ has_been_here(RowMemo *memo, FmgrInfo *site)
 
 /*
  * A copy of the answer that this call has to repeat, or NULL if it must judge.
+ * "arglens" are the lengths of its argument types, all by reference.
  */
 HeapTuple
-idem_callsite_recall(FunctionCallInfo fcinfo)
+idem_callsite_recall(FunctionCallInfo fcinfo, const int *arglens)
 {
 	RowMemo    *memo;
 	ListCell   *lc;
@@ -147,7 +145,7 @@ idem_callsite_recall(FunctionCallInfo fcinfo)
 	{
 		GivenAnswer *given = lfirst(lc);
 
-		if (same_args(fcinfo, given))
+		if (same_call(fcinfo, arglens, given))
 		{
 			given->sites = lappend(given->sites, fcinfo->flinfo);
 			return heap_copytuple(given->answer);
@@ -160,7 +158,8 @@ idem_callsite_recall(FunctionCallInfo fcinfo)
  * Keep the answer for the row's other call sites.
  */
 void
-idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer)
+idem_callsite_remember(FunctionCallInfo fcinfo, const int *arglens,
+					   HeapTuple answer)
 {
 	RowMemo    *memo;
 	GivenAnswer *given;
@@ -173,7 +172,8 @@ idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer)
 		memo = create_memo(fcinfo);
 
 	given = palloc0(sizeof(GivenAnswer));
-	for (int i = 0; i < IDEM_RESERVE_NARGS; i++)
+	given->function = fcinfo->flinfo->fn_oid;
+	for (int i = 0; i < fcinfo->nargs; i++)
 	{
 		given->args[i].isnull = fcinfo->args[i].isnull;
 		if (!fcinfo->args[i].isnull)

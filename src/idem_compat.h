@@ -46,13 +46,20 @@
 #define idem_primary_key(rel)	RelationGetPrimaryKeyIndex(rel)
 #endif
 
-/* The kinds of objects got one function for their privileges in 16 */
+/* One function checks privileges on all kinds of objects since 16 */
 #if PG_VERSION_NUM >= 160000
-#define idem_may_execute(func, role) \
-	(object_aclcheck(ProcedureRelationId, func, role, ACL_EXECUTE) == ACLCHECK_OK)
+#define idem_function_aclcheck(function, role) \
+	object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE)
 #else
-#define idem_may_execute(func, role) \
-	(pg_proc_aclcheck(func, role, ACL_EXECUTE) == ACLCHECK_OK)
+#define idem_function_aclcheck(function, role) \
+	pg_proc_aclcheck(function, role, ACL_EXECUTE)
+#endif
+
+/* stringToQualifiedNameList() can report errors softly since 16 */
+#if PG_VERSION_NUM >= 160000
+#define idem_qualified_name_list(str)	stringToQualifiedNameList(str, NULL)
+#else
+#define idem_qualified_name_list(str)	stringToQualifiedNameList(str)
 #endif
 
 /* What table_tuple_update() says of the indexes became an enum in 16 */

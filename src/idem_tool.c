@@ -129,4 +129,5 @@ _PG_init(void)
 	idem_store_init();
 	idem_durable_init();
 	idem_owner_init();
+	idem_tools_init();
 }

@@ -18,6 +18,10 @@
  *	operate.c	settle or free a key by hand
  *	audit.c		leave a trace of it
  *
+ * On top of these: run.c (run a function once), tools.c (the registry of
+ * tools), gate.c (which calls need a key), begin.c (the same for tools outside
+ * the database), refuse.c (the errors of functions that return a bare result).
+ *
  * beside it: keylock.c (the short lock on an absent key), wait.c (bounded
  * waiting), hint.c (where a row was seen last), durable.c (which commits must be flushed), owner.c (who may act),
  * report.c (errors), callsite.c and session.c (memory of single statements
@@ -72,6 +76,8 @@
 #define ERRCODE_IDEM_SETTLED		MAKE_SQLSTATE('I', 'K', '0', '0', '4')
 #define ERRCODE_IDEM_IN_PROGRESS	MAKE_SQLSTATE('I', 'K', '0', '0', '5')
 #define ERRCODE_IDEM_UNKNOWN		MAKE_SQLSTATE('I', 'K', '0', '0', '6')
+#define ERRCODE_IDEM_FAILED			MAKE_SQLSTATE('I', 'K', '0', '0', '7')
+#define ERRCODE_IDEM_UNKEYED		MAKE_SQLSTATE('I', 'K', '0', '0', '8')
 
 /* Columns of idempotency_keys, in order; frozen at 1.0 */
 enum
@@ -206,19 +212,25 @@ extern bool idem_session_tokens;
 /* args.c */
 extern void idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo,
 							   int keyarg, int scopearg);
+extern void idem_key_set(IdemKey *key, text *name, FunctionCallInfo fcinfo,
+						 int scopearg);
 extern const char *idem_name_error(const char *str, int len, int maxlen,
 								   bool empty_ok);
 extern text *idem_name_from_args(FunctionCallInfo fcinfo, int argno,
 								 const char *what, int maxlen, bool empty_ok);
 extern int64 idem_interval_usecs(const char *what, const Interval *span);
-extern TimestampTz idem_ttl_end(FunctionCallInfo fcinfo, int ttlarg,
-								int setting, TimestampTz now);
+extern const Interval *idem_interval_from_args(FunctionCallInfo fcinfo,
+											   int argno);
+extern int64 idem_wait_from_args(FunctionCallInfo fcinfo, int argno);
+extern TimestampTz idem_ttl_end(const Interval *ttl, int setting,
+								TimestampTz now);
 extern TimestampTz idem_seconds_after(TimestampTz start, int seconds);
 extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
-									   Interval *span);
+									   const Interval *span);
 
 /* keystore.c */
 extern void idem_store_init(void);
+extern Oid	idem_extension_schema(void);
 extern void idem_store_open(IdemStore *store);
 extern void idem_store_lock_for_write(IdemStore *store);
 extern Relation idem_store_pkey(IdemStore *store);
@@ -304,13 +316,108 @@ extern void idem_audit(const char *action, const IdemKey *key,
 					   const char *old_status, const char *new_status);
 extern int64 idem_audit_trim(int max_rows);
 
-/* answer.c */
+/* answer.c: the columns of type idem_answer, in order */
+enum
+{
+	Anum_answer_status = 0,
+	Anum_answer_result,
+	Anum_answer_token,
+	Anum_answer_attempt,
+	Anum_answer_maybe_ran,
+	Anum_answer_created_at,
+	Anum_answer_expires_at,
+	Anum_answer_retry_after,
+	Natts_answer
+};
+
 extern HeapTuple idem_answer(IdemStore *store, const IdemRow *row,
 							 IdemStatus status, TimestampTz now);
+extern void idem_answer_read(HeapTuple answer, Datum *values, bool *nulls);
+
+/* reserve.c */
+typedef struct IdemReserveRequest
+{
+	const char *name;			/* of the SQL function, for errors */
+	IdemKey		key;
+	const Interval *ttl;		/* NULL: the setting's */
+	const Interval *takeover;	/* NULL: the setting's */
+	bytea	   *fingerprint;	/* NULL: no request given */
+	text	   *holder;			/* NULL: none given */
+	int64		wait_usecs;
+} IdemReserveRequest;
+
+typedef struct IdemReserveOutcome
+{
+	IdemStatus	status;
+	HeapTuple	answer;			/* a row of type idem_answer */
+	int64		token;			/* reserved: the fencing token */
+	bool		ours;			/* in progress by the current transaction */
+} IdemReserveOutcome;
+
+extern void idem_reserve_key(const IdemReserveRequest *request,
+							 IdemReserveOutcome *outcome);
+
+/* settle.c */
+extern void idem_complete_key(const IdemKey *key, int64 token,
+							  const Interval *ttl, NullableDatum *result);
+
+/* tools.c: the registry */
+typedef enum IdemEffect
+{
+	IDEM_READ,
+	IDEM_WRITE,
+	IDEM_IDEMPOTENT				/* a write that its target dedupes */
+} IdemEffect;
+
+/* A registered tool; times that are NULL are the settings' */
+typedef struct IdemTool
+{
+	text	   *name;
+	text	   *function;		/* NULL: it runs outside the database */
+	IdemEffect	effect;
+	Interval   *reservation_ttl;
+	Interval   *result_ttl;
+	Interval   *takeover;
+	Interval   *fallback_ttl;	/* NULL: a key is required */
+} IdemTool;
+
+extern void idem_tools_init(void);
+extern void idem_tool_from_args(IdemTool *tool, FunctionCallInfo fcinfo,
+								int toolarg);
+extern Oid	idem_tool_function(const IdemTool *tool);
+extern void idem_check_function(Oid function);
+extern text *idem_function_signature(Oid function);
+
+/* run.c */
+extern bytea *idem_call_fingerprint(text *tool, Jsonb *args);
+extern NullableDatum idem_call_function(Oid function, Jsonb *args);
+extern NullableDatum idem_run_once(const IdemReserveRequest *request,
+								   Oid function, Jsonb *args,
+								   const Interval *result_ttl);
+
+/* gate.c: a call of a registered tool */
+typedef struct IdemGate
+{
+	IdemTool	tool;
+	Jsonb	   *args;
+	const Interval *result_ttl; /* how long the key's result is kept */
+} IdemGate;
+
+extern Jsonb *idem_tool_args_from_args(FunctionCallInfo fcinfo, int argno);
+extern void idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
+							  FunctionCallInfo fcinfo, int keyarg,
+							  int scopearg);
+
+/* refuse.c */
+extern pg_noreturn void idem_refuse(const IdemKey *key,
+						const IdemReserveOutcome *outcome) ;
+extern pg_noreturn void idem_refuse_unkeyed(const IdemTool *tool) ;
 
 /* callsite.c */
-extern HeapTuple idem_callsite_recall(FunctionCallInfo fcinfo);
-extern void idem_callsite_remember(FunctionCallInfo fcinfo, HeapTuple answer);
+extern HeapTuple idem_callsite_recall(FunctionCallInfo fcinfo,
+									  const int *arglens);
+extern void idem_callsite_remember(FunctionCallInfo fcinfo,
+								   const int *arglens, HeapTuple answer);
 
 /* session.c */
 extern void idem_session_note(const IdemKey *key, int64 token);
@@ -328,6 +435,7 @@ extern void idem_owner_for_new(Name owner);
 extern bool idem_may_act(const IdemRow *row);
 
 /* report.c */
+extern char *idem_describe(const IdemKey *key, const IdemRow *row);
 extern pg_noreturn void idem_report_denied(const IdemKey *key) ;
 extern pg_noreturn void idem_report(IdemError error, const IdemKey *key,
 						const IdemRow *row) ;

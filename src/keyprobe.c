@@ -110,7 +110,7 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 		if (TransactionIdIsValid(dirty.xmin))
 		{
 			look->rival = dirty.xmin;
-			look->rival_writes =
+			look->rival_writes |=
 				idem_row_status(look->found ? rivals : slot) != IDEM_EXPIRED;
 			continue;
 		}

@@ -118,8 +118,8 @@ check_layout(Relation rel)
 }
 
 /* The schema that the extension was installed in */
-static Oid
-extension_schema(void)
+Oid
+idem_extension_schema(void)
 {
 	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
 	Oid			schema = InvalidOid;
@@ -150,7 +150,7 @@ extension_schema(void)
 static Relation
 find_table(void)
 {
-	Oid			schema = extension_schema();
+	Oid			schema = idem_extension_schema();
 	Oid			relid = get_relname_relid(IDEM_TABLE_NAME, schema);
 	Relation	rel = NULL;
 

@@ -108,7 +108,7 @@ resolve_from_args(OperatorCall *call, FunctionCallInfo fcinfo)
 	call->status = status_from_args(fcinfo);
 	call->result_isnull = !idem_result_from_args(fcinfo, ARG_RESULT,
 												 &call->result);
-	(void) idem_ttl_end(fcinfo, ARG_TTL, idem_result_ttl,
+	(void) idem_ttl_end(idem_interval_from_args(fcinfo, ARG_TTL), idem_result_ttl,
 						GetCurrentTimestamp());
 	call->force = !PG_ARGISNULL(ARG_FORCE) && PG_GETARG_BOOL(ARG_FORCE);
 	call->create_missing = !PG_ARGISNULL(ARG_CREATE) &&
@@ -180,7 +180,8 @@ judge_forget(OperatorCall *call, IdemLook *look)
 static void
 fill_resolved(OperatorCall *call, TupleTableSlot *slot, TimestampTz now)
 {
-	TimestampTz end = idem_ttl_end(call->fcinfo, ARG_TTL, idem_result_ttl, now);
+	TimestampTz end = idem_ttl_end(idem_interval_from_args(call->fcinfo, ARG_TTL),
+								   idem_result_ttl, now);
 
 	idem_row_set(slot, Anum_idem_expires_at, TimestampTzGetDatum(end));
 	if (call->status == IDEM_RELEASED)

@@ -89,7 +89,8 @@ is_operator(Oid schema)
 									   PointerGetDatum(buildoidvector(args, lengthof(args))),
 									   ObjectIdGetDatum(schema));
 
-	return OidIsValid(func) && idem_may_execute(func, GetUserId());
+	return OidIsValid(func) &&
+		idem_function_aclcheck(func, GetUserId()) == ACLCHECK_OK;
 }
 
 /* May the current user act on this row, and learn what is in it? */

@@ -29,24 +29,22 @@ idem_report_denied(const IdemKey *key)
 }
 
 /* One sentence on the key's state; "row" is what was seen of it */
-static int
-detail(const IdemKey *key, const IdemRow *row)
+char *
+idem_describe(const IdemKey *key, const IdemRow *row)
 {
-	const char *keystr = text_to_cstring(key->key);
-	const char *scopestr = text_to_cstring(key->scope);
+	char	   *what = psprintf("Key \"%s\" in scope \"%s\" is",
+								text_to_cstring(key->key),
+								text_to_cstring(key->scope));
+	const char *status;
 
 	if (row->state == IDEM_STATE_ABSENT)
-		return errdetail("Key \"%s\" in scope \"%s\" is absent.",
-						 keystr, scopestr);
+		return psprintf("%s absent.", what);
+	status = idem_status_name(idem_row_shown_status(row));
 	if (TIMESTAMP_NOT_FINITE(row->memory_end))
-		return errdetail("Key \"%s\" in scope \"%s\" is %s, attempt %d, never expires.",
-						 keystr, scopestr,
-						 idem_status_name(idem_row_shown_status(row)),
-						 row->attempt);
-	return errdetail("Key \"%s\" in scope \"%s\" is %s, attempt %d, expires at %s.",
-					 keystr, scopestr,
-					 idem_status_name(idem_row_shown_status(row)),
-					 row->attempt, timestamptz_to_str(row->memory_end));
+		return psprintf("%s %s, attempt %d, never expires.", what, status,
+						row->attempt);
+	return psprintf("%s %s, attempt %d, expires at %s.", what, status,
+					row->attempt, timestamptz_to_str(row->memory_end));
 }
 
 /*
@@ -107,6 +105,6 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 	ereport(ERROR,
 			(errcode(errors[error].sqlstate),
 			 errmsg("%s", _(errors[error].message)),
-			 detail(key, row),
+			 errdetail("%s", idem_describe(key, row)),
 			 errhint("%s", _(errors[error].hint))));
 }

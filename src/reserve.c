@@ -29,21 +29,21 @@
 #define ARG_HOLDER		5
 #define ARG_SCOPE		6
 
+/* Lengths of the argument types, for callsite.c */
+static const int arglens[] = {
+	-1, sizeof(Interval), -1, sizeof(Interval), sizeof(Interval), -1, -1
+};
+
 /* One call of idem_reserve */
 typedef struct ReserveCall
 {
-	FunctionCallInfo fcinfo;
-	IdemKey		key;
-	text	   *holder;			/* NULL: none given */
-	bytea	   *fingerprint;	/* NULL: no request given */
-	int64		wait_usecs;
+	const IdemReserveRequest *request;
+	IdemReserveOutcome *outcome;	/* of the last attempt */
 
 	/* where WAL was when the attempt began to look at the key */
 	XLogRecPtr	look_start;
 
 	/* what the last attempt came to */
-	HeapTuple	answer;
-	int64		token;			/* reserved: the fencing token */
 	TransactionId rival;		/* busy: whom to wait for, if known */
 	TimestampTz next_event;		/* busy: the end of the lease in the way */
 	bool		brief;			/* busy: probably not for long */
@@ -73,32 +73,28 @@ typedef enum AttemptResult
 PG_FUNCTION_INFO_V1(idem_reserve);
 
 static void
-check_arguments(ReserveCall *call, FunctionCallInfo fcinfo)
+request_from_args(IdemReserveRequest *request, FunctionCallInfo fcinfo)
 {
-	call->fcinfo = fcinfo;
-	idem_key_from_args(&call->key, fcinfo, ARG_KEY, ARG_SCOPE);
+	request->name = "idem_reserve()";
+	idem_key_from_args(&request->key, fcinfo, ARG_KEY, ARG_SCOPE);
+	request->ttl = idem_interval_from_args(fcinfo, ARG_TTL);
 
 	/* for its errors: the lease will begin when the row is written */
-	(void) idem_ttl_end(fcinfo, ARG_TTL, idem_reservation_ttl,
+	(void) idem_ttl_end(request->ttl, idem_reservation_ttl,
 						GetCurrentTimestamp());
 
-	call->wait_usecs = PG_ARGISNULL(ARG_WAIT) ? 0 :
-		idem_interval_usecs("wait", PG_GETARG_INTERVAL_P(ARG_WAIT));
-	if (call->wait_usecs < 0 || call->wait_usecs > IDEM_MAX_WAIT)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("wait must be between 0 and 1 hour")));
-
-	if (!PG_ARGISNULL(ARG_TAKEOVER) &&
-		idem_interval_usecs("takeover", PG_GETARG_INTERVAL_P(ARG_TAKEOVER)) < 0)
+	request->wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
+	request->takeover = idem_interval_from_args(fcinfo, ARG_TAKEOVER);
+	if (request->takeover != NULL &&
+		idem_interval_usecs("takeover", request->takeover) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("takeover must not be negative")));
 
-	call->holder = PG_ARGISNULL(ARG_HOLDER) ? NULL :
+	request->holder = PG_ARGISNULL(ARG_HOLDER) ? NULL :
 		idem_name_from_args(fcinfo, ARG_HOLDER, "holder", IDEM_MAX_HOLDER,
 							false);
-	call->fingerprint = PG_ARGISNULL(ARG_REQUEST) ? NULL :
+	request->fingerprint = PG_ARGISNULL(ARG_REQUEST) ? NULL :
 		idem_fingerprint_jsonb(PG_GETARG_JSONB_P(ARG_REQUEST));
 }
 
@@ -120,18 +116,18 @@ column_equals(const IdemRow *row, AttrNumber attno, const void *value)
 static TimestampTz
 takeover_end(ReserveCall *call, const IdemRow *row)
 {
-	FunctionCallInfo fcinfo = call->fcinfo;
+	const Interval *takeover = call->request->takeover;
 
-	if (PG_ARGISNULL(ARG_TAKEOVER))
+	if (takeover == NULL)
 		return idem_seconds_after(row->created_at, idem_takeover);
-	return idem_interval_after("takeover", row->created_at,
-							   PG_GETARG_INTERVAL_P(ARG_TAKEOVER));
+	return idem_interval_after("takeover", row->created_at, takeover);
 }
 
 /* The contract's order of judgement, once bad arguments are out of the way */
 static Verdict
 judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 {
+	const IdemReserveRequest *request = call->request;
 	const IdemRow *row = &look->row;
 	bool		rival = TransactionIdIsValid(look->rival);
 
@@ -140,16 +136,16 @@ judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 
 	/* lapsed or not: while we are here, nobody else can have it */
 	if (row->status == IDEM_IN_PROGRESS &&
-		idem_made_here(look, store, &call->key))
+		idem_made_here(look, store, &request->key))
 		return IN_OUR_HANDS;
 
 	if (!idem_may_act(row))
-		idem_report_denied(&call->key);
+		idem_report_denied(&request->key);
 
-	if (call->fingerprint != NULL &&
+	if (request->fingerprint != NULL &&
 		!row->slot->tts_isnull[Anum_idem_fingerprint - 1] &&
-		!column_equals(row, Anum_idem_fingerprint, call->fingerprint))
-		idem_report(IDEM_MISMATCH, &call->key, row);
+		!column_equals(row, Anum_idem_fingerprint, request->fingerprint))
+		idem_report(IDEM_MISMATCH, &request->key, row);
 
 	if (row->state == IDEM_STATE_DONE || row->state == IDEM_STATE_FAILED)
 		return REPLAY;
@@ -158,7 +154,7 @@ judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 	if (row->state == IDEM_STATE_RELEASED)
 		return REOPEN;
 	if (row->state == IDEM_STATE_UNKNOWN ||
-		column_equals(row, Anum_idem_holder, call->holder))
+		column_equals(row, Anum_idem_holder, request->holder))
 		return takeover_end(call, row) > look->now ? TAKE_OVER : TOO_LATE;
 
 	/* a lease that we only extended here cannot end while we wait */
@@ -172,8 +168,8 @@ fill_new(ReserveCall *call, TupleTableSlot *slot, TimestampTz now)
 	Name		owner = palloc0(sizeof(NameData));
 
 	idem_owner_for_new(owner);
-	idem_row_set(slot, Anum_idem_scope, PointerGetDatum(call->key.scope));
-	idem_row_set(slot, Anum_idem_key, PointerGetDatum(call->key.key));
+	idem_row_set(slot, Anum_idem_scope, PointerGetDatum(call->request->key.scope));
+	idem_row_set(slot, Anum_idem_key, PointerGetDatum(call->request->key.key));
 	idem_row_set(slot, Anum_idem_attempt, Int32GetDatum(1));
 	idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(false));
 	idem_row_set(slot, Anum_idem_owner, NameGetDatum(owner));
@@ -203,8 +199,8 @@ fill_reservation(ReserveCall *call, IdemStore *store, TupleTableSlot *slot,
 				 const IdemRow *old, Verdict verdict)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz end = idem_ttl_end(call->fcinfo, ARG_TTL,
-								   idem_reservation_ttl, now);
+	const IdemReserveRequest *request = call->request;
+	TimestampTz end = idem_ttl_end(request->ttl, idem_reservation_ttl, now);
 	int64		old_token = verdict == INSERT ? 0 : old->token;
 
 	if (verdict != INSERT)
@@ -217,18 +213,28 @@ fill_reservation(ReserveCall *call, IdemStore *store, TupleTableSlot *slot,
 		end = Min(end, takeover_end(call, old));
 
 	idem_row_set(slot, Anum_idem_status, idem_status_datum(IDEM_IN_PROGRESS));
-	call->token = idem_next_token(store, old_token);
-	idem_row_set(slot, Anum_idem_token, Int64GetDatum(call->token));
+	call->outcome->token = idem_next_token(store, old_token);
+	idem_row_set(slot, Anum_idem_token, Int64GetDatum(call->outcome->token));
 	if (slot->tts_isnull[Anum_idem_fingerprint - 1])
 		idem_row_set_nullable(slot, Anum_idem_fingerprint,
-							  PointerGetDatum(call->fingerprint),
-							  call->fingerprint == NULL);
+							  PointerGetDatum(request->fingerprint),
+							  request->fingerprint == NULL);
 	idem_row_set_nullable(slot, Anum_idem_holder,
-						  PointerGetDatum(call->holder), call->holder == NULL);
+						  PointerGetDatum(request->holder),
+						  request->holder == NULL);
 	idem_row_set(slot, Anum_idem_reserved_at, TimestampTzGetDatum(now));
 	idem_row_set(slot, Anum_idem_expires_at, TimestampTzGetDatum(end));
 	slot->tts_isnull[Anum_idem_completed_at - 1] = true;
 	slot->tts_isnull[Anum_idem_result - 1] = true;
+}
+
+/* Answer with "status" and the figures of the row */
+static void
+answer(ReserveCall *call, IdemStore *store, const IdemRow *row,
+	   IdemStatus status, TimestampTz now)
+{
+	call->outcome->status = status;
+	call->outcome->answer = idem_answer(store, row, status, now);
 }
 
 /*
@@ -242,12 +248,12 @@ answer_reserved(ReserveCall *call, IdemStore *store, TupleTableSlot *slot)
 	IdemRow		row;
 
 	idem_row_read(&row, slot, now);
-	idem_hint_note(&call->key, &slot->tts_tid);
-	if (row.status != IDEM_IN_PROGRESS || row.token != call->token)
+	idem_hint_note(&call->request->key, &slot->tts_tid);
+	if (row.status != IDEM_IN_PROGRESS || row.token != call->outcome->token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a trigger changed the status or the token of a reservation")));
-	call->answer = idem_answer(store, &row, IDEM_RESERVED, now);
+	answer(call, store, &row, IDEM_RESERVED, now);
 	idem_durable_reserved();
 }
 
@@ -277,16 +283,16 @@ write_new(ReserveCall *call, IdemWriter *writer, IdemStore *store,
 {
 	IdemWriteResult result = IDEM_CONFLICT;
 
-	if (!idem_key_trylock(&call->key))
+	if (!idem_key_trylock(&call->request->key))
 		return IDEM_BUSY;
 	if (GetXLogInsertRecPtr() != call->look_start)
-		idem_look(look, store, &call->key, false);
+		idem_look(look, store, &call->request->key, false);
 	if (!look->found && !TransactionIdIsValid(look->rival))
 	{
 		fill_reservation(call, store, idem_writer_slot(writer), NULL, INSERT);
 		result = idem_writer_insert(writer);
 	}
-	idem_key_unlock(&call->key);
+	idem_key_unlock(&call->request->key);
 	return result;
 }
 
@@ -298,9 +304,9 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 	IdemWriter *writer;
 	IdemWriteResult result;
 
-	PreventCommandIfReadOnly("idem_reserve()");
+	PreventCommandIfReadOnly(call->request->name);
 
-	writer = idem_writer_open(store, &call->key);
+	writer = idem_writer_open(store, &call->request->key);
 	result = verdict == INSERT ?
 		write_new(call, writer, store, look) :
 		write_over(call, writer, store, look, verdict);
@@ -323,7 +329,7 @@ busy(ReserveCall *call, IdemStore *store, IdemLook *look)
 {
 	const IdemRow *row = &look->row;
 
-	call->answer = idem_answer(store, row, IDEM_IN_PROGRESS, look->now);
+	answer(call, store, row, IDEM_IN_PROGRESS, look->now);
 	call->rival = look->rival;
 	call->next_event = row->state == IDEM_STATE_RUNNING ? row->expires_at :
 		DT_NOEND;
@@ -350,18 +356,19 @@ attempt(ReserveCall *call)
 
 	/* where we cannot write, no unique index will correct us */
 	call->look_start = GetXLogInsertRecPtr();
-	idem_look(&look, &store, &call->key, XactReadOnly);
+	idem_look(&look, &store, &call->request->key, XactReadOnly);
 	verdict = judge(call, &look, &store);
 	switch (verdict)
 	{
 		case REPLAY:
-			call->answer = idem_answer(&store, &look.row, look.row.status, look.now);
+			answer(call, &store, &look.row, look.row.status, look.now);
 			break;
 		case IN_OUR_HANDS:
-			call->answer = idem_answer(&store, &look.row, IDEM_IN_PROGRESS, look.now);
+			answer(call, &store, &look.row, IDEM_IN_PROGRESS, look.now);
+			call->outcome->ours = true;
 			break;
 		case TOO_LATE:
-			call->answer = idem_answer(&store, &look.row, IDEM_EXPIRED, look.now);
+			answer(call, &store, &look.row, IDEM_EXPIRED, look.now);
 			break;
 		case BUSY:
 			result = MUST_WAIT;
@@ -379,23 +386,27 @@ attempt(ReserveCall *call)
 }
 
 /*
- * Attempt until there is an answer or no more time to wait.  Further attempts
- * run in a memory context of their own: an hour of them must not add up.
+ * Reserve the key, or find out what has become of it: attempt until there is
+ * an answer or no more time to wait.  Further attempts run in a memory context
+ * of their own: an hour of them must not add up.
  */
-static HeapTuple
-reserve(ReserveCall *call)
+void
+idem_reserve_key(const IdemReserveRequest *request,
+				 IdemReserveOutcome *outcome)
 {
+	ReserveCall call = {.request = request,.outcome = outcome};
 	MemoryContext oldcxt = CurrentMemoryContext;
 	MemoryContext cxt = NULL;
 	IdemWait	wait;
 	AttemptResult result;
 
-	idem_wait_init(&wait, &call->key);
-	while ((result = attempt(call)) != ANSWERED)
+	memset(outcome, 0, sizeof(IdemReserveOutcome));
+	idem_wait_init(&wait, &request->key);
+	while ((result = attempt(&call)) != ANSWERED)
 	{
 		if (result == MUST_WAIT &&
-			!idem_wait(&wait, call->wait_usecs, call->brief, call->rival,
-					   call->next_event))
+			!idem_wait(&wait, request->wait_usecs, call.brief, call.rival,
+					   call.next_event))
 			break;
 
 		if (cxt == NULL)
@@ -406,15 +417,15 @@ reserve(ReserveCall *call)
 		MemoryContextSwitchTo(cxt);
 	}
 	idem_wait_end(&wait);
-	idem_session_note(&call->key, result == ANSWERED ? call->token : 0);
+	idem_session_note(&request->key,
+					  outcome->status == IDEM_RESERVED ? outcome->token : 0);
 
 	if (cxt != NULL)
 	{
 		MemoryContextSwitchTo(oldcxt);
-		call->answer = heap_copytuple(call->answer);
+		outcome->answer = heap_copytuple(outcome->answer);
 		MemoryContextDelete(cxt);
 	}
-	return call->answer;
 }
 
 /*
@@ -429,14 +440,16 @@ reserve(ReserveCall *call)
 Datum
 idem_reserve(PG_FUNCTION_ARGS)
 {
-	ReserveCall call = {0};
-	HeapTuple	answer = idem_callsite_recall(fcinfo);
+	IdemReserveRequest request;
+	IdemReserveOutcome outcome;
+	HeapTuple	given = idem_callsite_recall(fcinfo, arglens);
 
-	if (answer == NULL)
+	if (given == NULL)
 	{
-		check_arguments(&call, fcinfo);
-		answer = reserve(&call);
-		idem_callsite_remember(fcinfo, answer);
+		request_from_args(&request, fcinfo);
+		idem_reserve_key(&request, &outcome);
+		given = outcome.answer;
+		idem_callsite_remember(fcinfo, arglens, given);
 	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(answer));
+	PG_RETURN_DATUM(HeapTupleGetDatum(given));
 }

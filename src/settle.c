@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 
 typedef enum SettleKind
 {
@@ -30,10 +31,9 @@ typedef struct SettleCall
 {
 	const char *name;			/* of the function, for errors */
 	SettleKind	kind;
-	FunctionCallInfo fcinfo;
 	IdemKey		key;
 	int64		token;			/* 0: none given */
-	int			ttlarg;			/* argument number of the ttl, if any */
+	const Interval *ttl;		/* NULL: the setting's */
 	Datum		result;			/* COMPLETE and FAIL */
 	bool		result_isnull;
 
@@ -68,26 +68,31 @@ token_from_args(FunctionCallInfo fcinfo, int tokenarg)
 	return PG_GETARG_INT64(tokenarg);
 }
 
-/* The outcome to record, as large as the setting allows; false if NULL */
-bool
-idem_result_from_args(FunctionCallInfo fcinfo, int resultarg, Datum *result)
+/* Refuse an outcome that is larger than the setting allows */
+static void
+check_size(Datum result, const char *hint)
 {
-	Size		size;
-
-	if (PG_ARGISNULL(resultarg))
-		return false;
-
 	/* uncompressed, and without fetching it */
-	*result = PG_GETARG_DATUM(resultarg);
-	size = toast_raw_datum_size(*result);
+	Size		size = toast_raw_datum_size(result);
+
 	if (size > (Size) idem_max_result_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("result is too large to be recorded"),
 				 errdetail("It has %zu bytes, the limit is %d.",
 						   size, idem_max_result_size),
-				 errhint("Record a reference to it, or raise \"%s\". The reservation stays.",
-						 "idem_tool.max_result_size")));
+				 errhint(hint, "idem_tool.max_result_size")));
+}
+
+/* The outcome to record, from a call's arguments; false if it is NULL */
+bool
+idem_result_from_args(FunctionCallInfo fcinfo, int resultarg, Datum *result)
+{
+	if (PG_ARGISNULL(resultarg))
+		return false;
+	*result = PG_GETARG_DATUM(resultarg);
+	check_size(*result,
+			   "Record a reference to it, or raise \"%s\". The reservation stays.");
 	return true;
 }
 
@@ -200,7 +205,7 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 	{
 		case COMPLETE:
 		case FAIL:
-			end = idem_ttl_end(call->fcinfo, call->ttlarg, idem_result_ttl, now);
+			end = idem_ttl_end(call->ttl, idem_result_ttl, now);
 			idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(false));
 			idem_row_set(slot, Anum_idem_completed_at,
 						 TimestampTzGetDatum(now));
@@ -214,8 +219,7 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 			end = idem_seconds_after(now, idem_unknown_ttl);
 			break;
 		case EXTEND:
-			end = idem_ttl_end(call->fcinfo, call->ttlarg,
-							   idem_reservation_ttl, now);
+			end = idem_ttl_end(call->ttl, idem_reservation_ttl, now);
 			if (old->state == IDEM_STATE_RUNNING)
 				end = Max(end, old->expires_at);
 			break;
@@ -237,6 +241,19 @@ idem_check_stored(IdemRow *row, TupleTableSlot *slot, const IdemKey *key,
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a trigger changed the status or the token of a reservation")));
+}
+
+/* Keep what the caller is told of the stored row, a trigger's work included */
+static void
+note_stored(SettleCall *call, const IdemRow *stored)
+{
+	Datum		result = stored->slot->tts_values[Anum_idem_result - 1];
+
+	call->answer = true;
+	call->lease_end = stored->expires_at;
+	call->result_isnull = stored->slot->tts_isnull[Anum_idem_result - 1];
+	if (!call->result_isnull && result != call->result)
+		call->result = datumCopy(result, false, -1);
 }
 
 /* Tell durable.c what this commit would leave behind or take away */
@@ -267,8 +284,7 @@ write_settled(SettleCall *call, IdemStore *store, IdemLook *look)
 	{
 		idem_check_stored(&stored, idem_writer_slot(writer), &call->key,
 						  settled_status(call->kind), look->row.token);
-		call->answer = true;
-		call->lease_end = stored.expires_at;
+		note_stored(call, &stored);
 		note_durable(call, made_here);
 	}
 	idem_writer_close(writer);
@@ -316,16 +332,12 @@ attempt(SettleCall *call, TransactionId *rival)
 }
 
 static void
-settle(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg, int scopearg)
+settle(SettleCall *call)
 {
 	TransactionId rival;
 
-	call->fcinfo = fcinfo;
-	idem_key_from_args(&call->key, fcinfo, 0, scopearg);
-	call->token = token_from_args(fcinfo, tokenarg);
-	if (call->ttlarg > 0)
-		(void) idem_ttl_end(fcinfo, call->ttlarg, idem_result_ttl,
-							GetCurrentTimestamp());
+	/* for its errors: the time counts from the moment of writing */
+	(void) idem_ttl_end(call->ttl, idem_result_ttl, GetCurrentTimestamp());
 
 	/* as any UPDATE waits: lock_timeout and deadlock detection apply */
 	while (!attempt(call, &rival))
@@ -333,6 +345,45 @@ settle(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg, int scopearg)
 		if (TransactionIdIsValid(rival))
 			XactLockTableWait(rival, NULL, NULL, XLTW_None);
 	}
+}
+
+static void
+settle_from_args(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg,
+				 int scopearg)
+{
+	idem_key_from_args(&call->key, fcinfo, 0, scopearg);
+	call->token = token_from_args(fcinfo, tokenarg);
+	settle(call);
+}
+
+/* idem_complete and idem_fail differ in what the outcome is called */
+static Datum
+record_from_args(SettleCall *call, FunctionCallInfo fcinfo)
+{
+	call->result_isnull = !idem_result_from_args(fcinfo, 1, &call->result);
+	call->ttl = idem_interval_from_args(fcinfo, 3);
+	settle_from_args(call, fcinfo, 2, 4);
+	PG_RETURN_BOOL(call->answer);
+}
+
+/*
+ * Record the result of a reservation that the current transaction made.  If a
+ * trigger stored another value, "result" becomes that one.
+ */
+void
+idem_complete_key(const IdemKey *key, int64 token, const Interval *ttl,
+				  NullableDatum *result)
+{
+	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE,
+		.key = *key,.token = token,.ttl = ttl,
+		.result = result->value,.result_isnull = result->isnull};
+
+	if (!result->isnull)
+		check_size(result->value,
+				   "Let the tool return a reference to it, or raise \"%s\".");
+	settle(&call);
+	result->value = call.result;
+	result->isnull = call.result_isnull;
 }
 
 /*
@@ -344,11 +395,9 @@ settle(SettleCall *call, FunctionCallInfo fcinfo, int tokenarg, int scopearg)
 Datum
 idem_complete(PG_FUNCTION_ARGS)
 {
-	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE,.ttlarg = 3};
+	SettleCall	call = {.name = "idem_complete()", .kind = COMPLETE};
 
-	call.result_isnull = !idem_result_from_args(fcinfo, 1, &call.result);
-	settle(&call, fcinfo, 2, 4);
-	PG_RETURN_BOOL(call.answer);
+	return record_from_args(&call, fcinfo);
 }
 
 /*
@@ -359,11 +408,9 @@ idem_complete(PG_FUNCTION_ARGS)
 Datum
 idem_fail(PG_FUNCTION_ARGS)
 {
-	SettleCall	call = {.name = "idem_fail()", .kind = FAIL,.ttlarg = 3};
+	SettleCall	call = {.name = "idem_fail()", .kind = FAIL};
 
-	call.result_isnull = !idem_result_from_args(fcinfo, 1, &call.result);
-	settle(&call, fcinfo, 2, 4);
-	PG_RETURN_BOOL(call.answer);
+	return record_from_args(&call, fcinfo);
 }
 
 /*
@@ -377,7 +424,7 @@ idem_release(PG_FUNCTION_ARGS)
 {
 	SettleCall	call = {.name = "idem_release()", .kind = RELEASE};
 
-	settle(&call, fcinfo, 1, 2);
+	settle_from_args(&call, fcinfo, 1, 2);
 	PG_RETURN_BOOL(call.answer);
 }
 
@@ -392,7 +439,7 @@ idem_abandon(PG_FUNCTION_ARGS)
 {
 	SettleCall	call = {.name = "idem_abandon()", .kind = ABANDON};
 
-	settle(&call, fcinfo, 1, 2);
+	settle_from_args(&call, fcinfo, 1, 2);
 	PG_RETURN_BOOL(call.answer);
 }
 
@@ -406,8 +453,9 @@ idem_abandon(PG_FUNCTION_ARGS)
 Datum
 idem_extend(PG_FUNCTION_ARGS)
 {
-	SettleCall	call = {.name = "idem_extend()", .kind = EXTEND,.ttlarg = 1};
+	SettleCall	call = {.name = "idem_extend()", .kind = EXTEND};
 
-	settle(&call, fcinfo, 2, 3);
+	call.ttl = idem_interval_from_args(fcinfo, 1);
+	settle_from_args(&call, fcinfo, 2, 3);
 	PG_RETURN_TIMESTAMPTZ(call.lease_end);
 }

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * run.c
+ *	  Run a function once: reserve, call, complete, in one transaction.
+ *
+ * The function runs as the caller, in his transaction.  If it raises, so does
+ * the whole statement, and the reservation vanishes with everything else; so
+ * no subtransaction is needed and none is made.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_tool.h"
+
+#include "access/htup_details.h"
+#include "pgstat.h"
+#include "utils/builtins.h"
+
+/* Argument numbers of idem_run */
+#define ARG_KEY		0
+#define ARG_TOOL	1
+#define ARG_ARGS	2
+#define ARG_TTL		3
+#define ARG_WAIT	4
+#define ARG_SCOPE	5
+
+PG_FUNCTION_INFO_V1(idem_run);
+
+/*
+ * The fingerprint of a tool's call.  A request {"tool": …, "args": …} given to
+ * idem_reserve has the same one.
+ */
+bytea *
+idem_call_fingerprint(text *tool, Jsonb *args)
+{
+	IdemMember	members[2];
+
+	idem_member_text(&members[0], "tool", tool);
+	idem_member_jsonb(&members[1], "args", args);
+	return idem_fingerprint_object(NULL, members, lengthof(members));
+}
+
+/* Call the function as an expression would, counted by track_functions */
+NullableDatum
+idem_call_function(Oid function, Jsonb *args)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	FmgrInfo	flinfo;
+	PgStat_FunctionCallUsage usage;
+	NullableDatum result;
+
+	fmgr_info(function, &flinfo);
+	InitFunctionCallInfoData(*fcinfo, &flinfo, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = JsonbPGetDatum(args);
+	fcinfo->args[0].isnull = false;
+
+	pgstat_init_function_usage(fcinfo, &usage);
+	result.value = FunctionCallInvoke(fcinfo);
+	result.isnull = fcinfo->isnull;
+	pgstat_end_function_usage(&usage, true);
+	return result;
+}
+
+/* The result in the answer of idem_reserve */
+static NullableDatum
+recorded_result(HeapTuple answer)
+{
+	Datum		values[Natts_answer];
+	bool		nulls[Natts_answer];
+	NullableDatum result;
+
+	idem_answer_read(answer, values, nulls);
+	result.value = values[Anum_answer_result];
+	result.isnull = nulls[Anum_answer_result];
+
+	/* its place in the table may be gone when the caller reads it */
+	if (!result.isnull)
+		result.value = PointerGetDatum(PG_DETOAST_DATUM(result.value));
+	return result;
+}
+
+/*
+ * Run the function under the key of the request, unless it has run: then the
+ * result is the first one's.  "result_ttl" is how long it is kept, NULL: as
+ * the setting has it.
+ */
+NullableDatum
+idem_run_once(const IdemReserveRequest *request, Oid function, Jsonb *args,
+			  const Interval *result_ttl)
+{
+	IdemReserveOutcome outcome;
+	NullableDatum result;
+
+	/* refuse a bad ttl before anything runs */
+	(void) idem_ttl_end(result_ttl, idem_result_ttl, GetCurrentTimestamp());
+
+	idem_reserve_key(request, &outcome);
+	if (outcome.status == IDEM_DONE)
+		return recorded_result(outcome.answer);
+	if (outcome.status != IDEM_RESERVED)
+		idem_refuse(&request->key, &outcome);
+
+	result = idem_call_function(function, args);
+	idem_complete_key(&request->key, outcome.token, result_ttl, &result);
+	return result;
+}
+
+/* The argument "args" of idem_run, an empty object if it is not given */
+static Jsonb *
+args_from_args(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(ARG_ARGS))
+		return DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
+												  CStringGetDatum("{}")));
+	return PG_GETARG_JSONB_P(ARG_ARGS);
+}
+
+/*
+ * idem_run(key, tool, args, ttl, wait, scope) → jsonb
+ *
+ * Runs the function under the key, once; a duplicate gets the first result.
+ * Errors: those of idem_reserve and idem_complete; IK005 in progress, IK006
+ * unknown outcome, IK007 failed; 42883, 42809 and 42501 for a function that
+ * is not there, not fit, or not the caller's to execute; its own errors.
+ */
+Datum
+idem_run(PG_FUNCTION_ARGS)
+{
+	IdemReserveRequest request = {.name = "idem_run()"};
+	Jsonb	   *args;
+	Oid			function;
+	NullableDatum result;
+
+	idem_key_from_args(&request.key, fcinfo, ARG_KEY, ARG_SCOPE);
+	request.wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
+	if (PG_ARGISNULL(ARG_TOOL))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("tool must not be null")));
+	function = PG_GETARG_OID(ARG_TOOL);
+	idem_check_function(function);
+	args = args_from_args(fcinfo);
+
+	request.fingerprint =
+		idem_call_fingerprint(idem_function_signature(function), args);
+	result = idem_run_once(&request, function, args,
+						   idem_interval_from_args(fcinfo, ARG_TTL));
+	if (result.isnull)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(result.value);
+}
