@@ -9,11 +9,13 @@ SET statement_timeout = '20s';
 SET client_min_messages = warning;
 DROP ROLE IF EXISTS regress_idem_alice, regress_idem_bob, regress_idem_app,
 	regress_idem_outsider, regress_idem_gone, regress_idem_other,
+	regress_idem_ops,
 	"regress_idem ""Odd"" role";
 RESET client_min_messages;
 CREATE ROLE regress_idem_alice;
 CREATE ROLE regress_idem_bob;
 CREATE ROLE regress_idem_app;
+CREATE ROLE regress_idem_ops;
 CREATE ROLE regress_idem_outsider;
 CREATE ROLE "regress_idem ""Odd"" role";
 
@@ -52,7 +54,8 @@ SELECT count(*) FROM idempotency_keys;
 SELECT idem_grant('regress_idem_alice');
 SELECT idem_grant(role => 'regress_idem_bob', part => 'caller');
 SELECT idem_grant('"regress_idem ""Odd"" role"', 'monitor');
-SELECT idem_grant('regress_idem_app', 'operator');
+SELECT idem_grant('regress_idem_ops', 'operator');
+SELECT idem_grant('regress_idem_app');
 -- again is no error
 SELECT idem_grant('regress_idem_alice');
 CREATE FUNCTION may(role name) RETURNS TABLE (object text, privileges text)
@@ -87,7 +90,7 @@ $$;
 SELECT * FROM may('regress_idem_outsider');
 SELECT * FROM may('regress_idem_alice');
 SELECT * FROM may('regress_idem "Odd" role');
-SELECT * FROM may('regress_idem_app');
+SELECT * FROM may('regress_idem_ops');
 -- bad arguments
 SELECT error_of($$SELECT idem_grant(NULL)$$);
 SELECT error_of($$SELECT idem_grant('regress_idem_alice', NULL)$$);
@@ -369,9 +372,9 @@ ALTER TABLE idempotency_keys NO FORCE ROW LEVEL SECURITY;
 TRUNCATE idempotency_keys;
 DROP TABLE states, tokens;
 DROP FUNCTION calls, may;
-DROP OWNED BY regress_idem_alice, regress_idem_bob, regress_idem_app,
+DROP OWNED BY regress_idem_ops, regress_idem_alice, regress_idem_bob, regress_idem_app,
 	regress_idem_outsider, regress_idem_gone,
 	"regress_idem ""Odd"" role";
-DROP ROLE regress_idem_alice, regress_idem_bob, regress_idem_app,
+DROP ROLE regress_idem_ops, regress_idem_alice, regress_idem_bob, regress_idem_app,
 	regress_idem_outsider, regress_idem_gone,
 	"regress_idem ""Odd"" role";

@@ -11,8 +11,9 @@ DROP ROLE IF EXISTS regress_idem_evil, regress_idem_victim, regress_idem_new;
 CREATE ROLE regress_idem_evil;
 CREATE ROLE regress_idem_victim;
 CREATE ROLE regress_idem_new;
-SELECT idem_grant('regress_idem_evil', 'operator'),
-	   idem_grant('regress_idem_victim', 'operator');
+SELECT idem_grant(role, part)
+FROM unnest(ARRAY['regress_idem_evil', 'regress_idem_victim']::regrole[]) AS role,
+	 unnest(ARRAY['caller', 'operator']) AS part;
 CREATE SCHEMA evil AUTHORIZATION regress_idem_evil;
 GRANT USAGE ON SCHEMA evil TO PUBLIC;
 
