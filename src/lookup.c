@@ -55,7 +55,8 @@ idem_lookup(PG_FUNCTION_ARGS)
 	IdemStore	store;
 	IdemLook	look;
 
-	InitMaterializedSRF(fcinfo, 0);
+	/* the catalogs would be asked for it in each call, and leave a trace */
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	idem_key_from_args(&key, fcinfo, 0, 1);
 
 	idem_store_open(&store);
