@@ -213,3 +213,31 @@ idem_ttl_end(const Interval *ttl, int setting, TimestampTz now)
 				 errmsg("ttl must be positive")));
 	return end;
 }
+
+/* Refuse an outcome that is larger than the setting allows */
+void
+idem_check_result_size(Datum result, const char *hint)
+{
+	/* uncompressed, and without fetching it */
+	Size		size = toast_raw_datum_size(result);
+
+	if (size > (Size) idem_max_result_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("result is too large to be recorded"),
+				 errdetail("It has %zu bytes, the limit is %d.",
+						   size, idem_max_result_size),
+				 errhint(hint, "idem_tool.max_result_size")));
+}
+
+/* The outcome to record, from a call's arguments; false if it is NULL */
+bool
+idem_result_from_args(FunctionCallInfo fcinfo, int resultarg, Datum *result)
+{
+	if (PG_ARGISNULL(resultarg))
+		return false;
+	*result = PG_GETARG_DATUM(resultarg);
+	idem_check_result_size(*result,
+						   "Record a reference to it, or raise \"%s\". The reservation stays.");
+	return true;
+}

@@ -224,6 +224,9 @@ extern const Interval *idem_interval_from_args(FunctionCallInfo fcinfo,
 extern int64 idem_wait_from_args(FunctionCallInfo fcinfo, int argno);
 extern TimestampTz idem_ttl_end(const Interval *ttl, int setting,
 								TimestampTz now);
+extern void idem_check_result_size(Datum result, const char *hint);
+extern bool idem_result_from_args(FunctionCallInfo fcinfo, int resultarg,
+								  Datum *result);
 extern TimestampTz idem_seconds_after(TimestampTz start, int seconds);
 extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
 									   const Interval *span);
@@ -238,6 +241,8 @@ extern Relation idem_store_pkey_for_write(IdemStore *store);
 extern void idem_store_close(IdemStore *store);
 extern int64 idem_next_token(IdemStore *store, int64 last);
 extern void idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now);
+extern bool idem_column_equals(TupleTableSlot *slot, AttrNumber attno,
+							   const void *value);
 extern bool idem_row_has_key(TupleTableSlot *slot, const IdemKey *key);
 extern void idem_row_copy(TupleTableSlot *slot, const IdemRow *row);
 extern void idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value);
@@ -247,6 +252,8 @@ extern IdemStatus idem_row_status(TupleTableSlot *slot);
 extern Datum idem_status_datum(IdemStatus status);
 extern const char *idem_status_name(IdemStatus status);
 extern IdemStatus idem_row_shown_status(const IdemRow *row);
+extern Bitmapset *idem_changing_columns(void);
+extern Bitmapset *idem_all_columns(Relation rel);
 
 /* keyprobe.c */
 extern void idem_look_init(IdemLook *look, IdemStore *store);
@@ -303,8 +310,6 @@ extern void idem_writer_close(IdemWriter *writer);
 extern void idem_writer_forget(void);
 
 /* settle.c */
-extern bool idem_result_from_args(FunctionCallInfo fcinfo, int resultarg,
-								  Datum *result);
 extern bool idem_same_result(const IdemRow *row, Datum result,
 							 bool result_isnull);
 extern void idem_check_stored(IdemRow *row, TupleTableSlot *slot,

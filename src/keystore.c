@@ -14,11 +14,13 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "common/int.h"
+#include "nodes/bitmapset.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -175,8 +177,7 @@ find_table(void)
 				 errmsg("objects of extension \"%s\" are missing",
 						IDEM_EXTENSION_NAME)));
 
-	/* last, so that an error above leaves nothing half known */
-	table_oid = relid;
+	table_oid = relid;			/* last: an error leaves nothing half known */
 	return rel;
 }
 
@@ -354,12 +355,17 @@ idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now)
 	judge_state(row, now);
 }
 
-static bool
-text_equals(TupleTableSlot *slot, AttrNumber attno, const text *value)
+/* Does a column of a varlena type have this value?  NULL equals nothing. */
+bool
+idem_column_equals(TupleTableSlot *slot, AttrNumber attno, const void *value)
 {
 	bool		isnull;
-	text	   *stored = DatumGetTextPP(slot_getattr(slot, attno, &isnull));
+	Datum		datum = slot_getattr(slot, attno, &isnull);
+	text	   *stored;
 
+	if (isnull || value == NULL)
+		return false;
+	stored = DatumGetTextPP(datum);
 	return VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(value) &&
 		memcmp(VARDATA_ANY(stored), VARDATA_ANY(value),
 			   VARSIZE_ANY_EXHDR(value)) == 0;
@@ -369,8 +375,8 @@ text_equals(TupleTableSlot *slot, AttrNumber attno, const text *value)
 bool
 idem_row_has_key(TupleTableSlot *slot, const IdemKey *key)
 {
-	return text_equals(slot, Anum_idem_scope, key->scope) &&
-		text_equals(slot, Anum_idem_key, key->key);
+	return idem_column_equals(slot, Anum_idem_scope, key->scope) &&
+		idem_column_equals(slot, Anum_idem_key, key->key);
 }
 
 /* Start a new version of the row in "slot": all its columns, to be changed */
@@ -391,7 +397,7 @@ idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value)
 	slot->tts_isnull[attno - 1] = false;
 }
 
-/* The same for a value that may be missing */
+/* The same for a value that may be NULL */
 void
 idem_row_set_nullable(TupleTableSlot *slot, AttrNumber attno, Datum value,
 					  bool isnull)
@@ -408,4 +414,37 @@ IdemStatus
 idem_row_shown_status(const IdemRow *row)
 {
 	return row->state == IDEM_STATE_UNKNOWN ? IDEM_EXPIRED : row->status;
+}
+
+/* Add column "attno" to a set of columns, as the executor counts them */
+static Bitmapset *
+add_column(Bitmapset *columns, AttrNumber attno)
+{
+	return bms_add_member(columns, attno - FirstLowInvalidHeapAttributeNumber);
+}
+
+/* Columns that an attempt or its outcome assigns */
+Bitmapset *
+idem_changing_columns(void)
+{
+	Bitmapset  *columns = NULL;
+
+	for (AttrNumber attno = Anum_idem_status; attno <= Natts_idem; attno++)
+	{
+		if (attno != Anum_idem_owner && attno != Anum_idem_created_at)
+			columns = add_column(columns, attno);
+	}
+	return columns;
+}
+
+/* Columns that are assigned when a key begins anew: all but the key */
+Bitmapset *
+idem_all_columns(Relation rel)
+{
+	Bitmapset  *columns = NULL;
+
+	for (AttrNumber attno = Anum_idem_status;
+		 attno <= RelationGetNumberOfAttributes(rel); attno++)
+		columns = add_column(columns, attno);
+	return columns;
 }

@@ -98,20 +98,6 @@ request_from_args(IdemReserveRequest *request, FunctionCallInfo fcinfo)
 		idem_fingerprint_jsonb(PG_GETARG_JSONB_P(ARG_REQUEST));
 }
 
-/* Is column "attno" of the row set and equal to "value"? */
-static bool
-column_equals(const IdemRow *row, AttrNumber attno, const void *value)
-{
-	struct varlena *stored;
-
-	if (row->slot->tts_isnull[attno - 1] || value == NULL)
-		return false;
-	stored = PG_DETOAST_DATUM_PACKED(row->slot->tts_values[attno - 1]);
-	return VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(value) &&
-		memcmp(VARDATA_ANY(stored), VARDATA_ANY(value),
-			   VARSIZE_ANY_EXHDR(value)) == 0;
-}
-
 /* Until when may this key be taken over? */
 static TimestampTz
 takeover_end(ReserveCall *call, const IdemRow *row)
@@ -144,7 +130,7 @@ judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 
 	if (request->fingerprint != NULL &&
 		!row->slot->tts_isnull[Anum_idem_fingerprint - 1] &&
-		!column_equals(row, Anum_idem_fingerprint, request->fingerprint))
+		!idem_column_equals(row->slot, Anum_idem_fingerprint, request->fingerprint))
 		idem_report(IDEM_MISMATCH, &request->key, row);
 
 	if (row->state == IDEM_STATE_DONE || row->state == IDEM_STATE_FAILED)
@@ -154,7 +140,7 @@ judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 	if (row->state == IDEM_STATE_RELEASED)
 		return REOPEN;
 	if (row->state == IDEM_STATE_UNKNOWN ||
-		column_equals(row, Anum_idem_holder, request->holder))
+		idem_column_equals(row->slot, Anum_idem_holder, request->holder))
 		return takeover_end(call, row) > look->now ? TAKE_OVER : TOO_LATE;
 
 	/* a lease that we only extended here cannot end while we wait */

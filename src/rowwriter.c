@@ -52,39 +52,6 @@ struct IdemWriter
 static IdemWriter *kept_writer = NULL;
 static uint64 generation = 0;
 
-/* Add column "attno" to a set of columns, as the executor counts them */
-static Bitmapset *
-add_column(Bitmapset *columns, AttrNumber attno)
-{
-	return bms_add_member(columns, attno - FirstLowInvalidHeapAttributeNumber);
-}
-
-/* Columns that an attempt or its outcome assigns */
-static Bitmapset *
-changing_columns(void)
-{
-	Bitmapset  *columns = NULL;
-
-	for (AttrNumber attno = Anum_idem_status; attno <= Natts_idem; attno++)
-	{
-		if (attno != Anum_idem_owner && attno != Anum_idem_created_at)
-			columns = add_column(columns, attno);
-	}
-	return columns;
-}
-
-/* Columns that are assigned when a key begins anew: all but the key */
-static Bitmapset *
-all_columns(Relation rel)
-{
-	Bitmapset  *columns = NULL;
-
-	for (AttrNumber attno = Anum_idem_status;
-		 attno <= RelationGetNumberOfAttributes(rel); attno++)
-		columns = add_column(columns, attno);
-	return columns;
-}
-
 /* Is the table as the extension made it, so that a state can be kept? */
 static bool
 has_plain_shape(Relation rel, ResultRelInfo *rri)
@@ -113,8 +80,8 @@ build_writer(IdemStore *store)
 	writer->generation = generation;
 	writer->estate = CreateExecutorState();
 	idem_init_range_table(writer->estate, store->rel);
-	writer->changing_columns = changing_columns();
-	writer->all_columns = all_columns(store->rel);
+	writer->changing_columns = idem_changing_columns();
+	writer->all_columns = idem_all_columns(store->rel);
 	InitResultRelInfo(&writer->rri, store->rel, 1, NULL, 0);
 	ExecOpenIndices(&writer->rri, false);
 

@@ -10,7 +10,6 @@
  */
 #include "idem_tool.h"
 
-#include "access/detoast.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -66,34 +65,6 @@ token_from_args(FunctionCallInfo fcinfo, int tokenarg)
 				 errmsg("token must not be null"),
 				 errhint("Pass the token that idem_reserve returned, or leave the argument out to act on a reservation of the current transaction.")));
 	return PG_GETARG_INT64(tokenarg);
-}
-
-/* Refuse an outcome that is larger than the setting allows */
-static void
-check_size(Datum result, const char *hint)
-{
-	/* uncompressed, and without fetching it */
-	Size		size = toast_raw_datum_size(result);
-
-	if (size > (Size) idem_max_result_size)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("result is too large to be recorded"),
-				 errdetail("It has %zu bytes, the limit is %d.",
-						   size, idem_max_result_size),
-				 errhint(hint, "idem_tool.max_result_size")));
-}
-
-/* The outcome to record, from a call's arguments; false if it is NULL */
-bool
-idem_result_from_args(FunctionCallInfo fcinfo, int resultarg, Datum *result)
-{
-	if (PG_ARGISNULL(resultarg))
-		return false;
-	*result = PG_GETARG_DATUM(resultarg);
-	check_size(*result,
-			   "Record a reference to it, or raise \"%s\". The reservation stays.");
-	return true;
 }
 
 /* Does the settled row have this outcome already? */
@@ -379,8 +350,8 @@ idem_complete_key(const IdemKey *key, int64 token, const Interval *ttl,
 		.result = result->value,.result_isnull = result->isnull};
 
 	if (!result->isnull)
-		check_size(result->value,
-				   "Let the tool return a reference to it, or raise \"%s\".");
+		idem_check_result_size(result->value,
+							   "Let the tool return a reference to it, or raise \"%s\".");
 	settle(&call);
 	result->value = call.result;
 	result->isnull = call.result_isnull;
