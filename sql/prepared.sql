@@ -110,6 +110,15 @@ DELETE FROM idempotency_keys;
 PREPARE TRANSACTION 'regress_idem_1';
 SELECT state, a.* FROM states, answers(state) AS a ORDER BY nr;
 SELECT * FROM answers('forgotten');
+BEGIN READ ONLY;
+SELECT state, outcome_of(format('SELECT status FROM idem_reserve(%L)', state))
+FROM states ORDER BY nr;
+COMMIT;
+-- a lock_timeout is none of the business of who does not wait
+SET lock_timeout = '1ms';
+SELECT state, status FROM states, idem_reserve(state) ORDER BY nr;
+SELECT status FROM idem_reserve('forgotten');
+RESET lock_timeout;
 ROLLBACK PREPARED 'regress_idem_1';
 
 -- merely locked
