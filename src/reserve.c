@@ -311,7 +311,11 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 	idem_writer_close(writer);
 
 	if (result == IDEM_WRITTEN)
+	{
+		idem_count(verdict == TAKE_OVER ? IDEM_COUNT_TAKEN_OVER :
+				   IDEM_COUNT_RESERVED);
 		return ANSWERED;
+	}
 	return result == IDEM_BUSY ? MUST_WAIT : LOOK_AGAIN;
 }
 
@@ -348,12 +352,15 @@ attempt(ReserveCall *call)
 	switch (verdict)
 	{
 		case REPLAY:
+			idem_count(IDEM_COUNT_REPLAYED);
 			call->answer = idem_answer(&store, &look.row, look.row.status, look.now);
 			break;
 		case IN_OUR_HANDS:
+			idem_count(IDEM_COUNT_IN_PROGRESS);
 			call->answer = idem_answer(&store, &look.row, IDEM_IN_PROGRESS, look.now);
 			break;
 		case TOO_LATE:
+			idem_count(IDEM_COUNT_UNKNOWN);
 			call->answer = idem_answer(&store, &look.row, IDEM_EXPIRED, look.now);
 			break;
 		case BUSY:
@@ -401,6 +408,8 @@ reserve(ReserveCall *call)
 		MemoryContextSwitchTo(cxt);
 	}
 	idem_wait_end(&wait);
+	if (result != ANSWERED)
+		idem_count(IDEM_COUNT_IN_PROGRESS);
 	idem_session_note(&call->key, result == ANSWERED ? call->token : 0);
 
 	if (cxt != NULL)

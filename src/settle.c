@@ -116,6 +116,21 @@ is_own_reservation(SettleCall *call, IdemLook *look, IdemStore *store)
 		idem_session_token(&call->key) == look->row.token;
 }
 
+/* What a call that was successful counts as */
+static IdemCount
+counts_as(SettleKind kind)
+{
+	static const IdemCount count_of[] = {
+		[COMPLETE] = IDEM_COUNT_COMPLETED,
+		[FAIL] = IDEM_COUNT_FAILED,
+		[RELEASE] = IDEM_COUNT_RELEASED,
+		[ABANDON] = IDEM_COUNT_ABANDONED,
+		[EXTEND] = IDEM_COUNT_EXTENDED,
+	};
+
+	return count_of[kind];
+}
+
 /* The status column that the settled row gets */
 static IdemStatus
 settled_status(SettleKind kind)
@@ -267,6 +282,7 @@ write_settled(SettleCall *call, IdemStore *store, IdemLook *look)
 	{
 		check_stored(call, idem_writer_slot(writer), look->row.token);
 		note_durable(call, made_here);
+		idem_count(counts_as(call->kind));
 	}
 	idem_writer_close(writer);
 	return result == IDEM_WRITTEN;
