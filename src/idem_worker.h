@@ -55,6 +55,7 @@ typedef struct IdemRound
 	IdemHand	hand;			/* in and out */
 
 	IdemRoundEnd end;
+	bool		cut_short;		/* by the clock: there is more to do */
 	int64		pages;			/* visited */
 	BlockNumber table_pages;	/* that there are */
 	int64		expired;		/* leases marked as lapsed */

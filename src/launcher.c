@@ -8,7 +8,8 @@
  * reads the list of databases and starts a worker in each that is due, one at
  * a time, waiting for its end:
  *
- *	due -> worker runs -> done ............ due again after naptime
+ *	due -> worker runs -> done ............ due again after naptime, or soon
+ *											if time did not suffice
  *						-> nothing to do .. due again later (IDEM_LONG_NAP)
  *						-> died ........... due again later each time
  *
@@ -50,6 +51,9 @@
 
 /* Seconds until the launcher comes back after it was terminated or failed */
 #define IDEM_RESTART_SECS	5
+
+/* Between two rounds while there is more to do than one can */
+#define IDEM_SHORT_NAP		(USECS_PER_SEC / 10)
 
 /* When a database that had nothing to do is looked at again */
 #define IDEM_LONG_NAP		(60 * USECS_PER_SEC)
@@ -282,6 +286,9 @@ schedule(DatabaseState *state, IdemRound *round)
 			state->failures = Min(state->failures + 1, 20);
 			wait = Min(Max(naptime, USECS_PER_SEC) << state->failures,
 					   IDEM_LONGEST_NAP);
+
+			/* whatever it was that killed it may be somewhere in the table */
+			state->hand.page = InvalidBlockNumber;
 			break;
 		case IDEM_ROUND_ABSENT:
 		case IDEM_ROUND_OFF:
@@ -298,6 +305,8 @@ schedule(DatabaseState *state, IdemRound *round)
 		case IDEM_ROUND_DONE:
 		case IDEM_ROUND_LOCKED:
 			state->hand = round->hand;
+			if (round->cut_short)
+				wait = Min(naptime, IDEM_SHORT_NAP);
 			break;
 	}
 	if (round->end != IDEM_ROUND_DIED)

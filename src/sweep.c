@@ -260,6 +260,16 @@ move_hand(Sweep *sweep, BlockNumber count, BlockNumber table_pages)
 	hand->walked = 0;
 }
 
+static void
+report_activity(BlockNumber page, BlockNumber table_pages)
+{
+	char		activity[80];
+
+	snprintf(activity, sizeof(activity),
+			 "sweeping idempotency keys: page %u of %u", page, table_pages);
+	pgstat_report_activity(STATE_RUNNING, activity);
+}
+
 /*
  * Read the next pages, in a transaction of their own, and list what is due.
  * False: the round is over.
@@ -277,6 +287,7 @@ list_due_rows(Sweep *sweep)
 	table_pages = RelationGetNumberOfBlocks(store.rel);
 	if (!sweep->planned)
 		plan(sweep, table_pages);
+	report_activity(hand->page, table_pages);
 	if (table_pages == 0)
 	{
 		sweep->pages_left = 0;
@@ -605,6 +616,7 @@ idem_sweep_round(IdemRound *round)
 		if (list_due_rows(&sweep))
 			write_list(&sweep);
 	}
+	round->cut_short = sweep.pages_left > 0;
 	log_round(&sweep);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextDelete(sweep.cxt);

@@ -136,7 +136,6 @@ idem_worker_main(Datum main_arg)
 	round = dsm_segment_address(segment);
 
 	BackgroundWorkerInitializeConnectionByOid(round->database, InvalidOid, 0);
-	pgstat_report_activity(STATE_RUNNING, "sweeping idempotency keys");
 	if (round->whole)
 	{
 		char		ttl[12];
