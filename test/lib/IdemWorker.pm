@@ -25,7 +25,7 @@ sub new_server
 		allows_streaming => $opt{allows_streaming} // 0);
 	$node->append_conf('postgresql.conf', <<"CONF");
 log_statement = none
-log_error_verbosity = terse
+log_error_verbosity = default
 restart_after_crash = on
 shared_buffers = 32MB
 max_connections = 40
