@@ -4,7 +4,7 @@ OBJS         = $(patsubst %.c,%.o,$(wildcard src/*.c))
 DATA         = $(wildcard sql/$(EXTENSION)--*.sql)
 
 # Regression tests, in this order; sql/ and expected/ at the root
-REGRESS      = canonical
+REGRESS      = canonical sweep
 REGRESS_OPTS = --load-extension=$(EXTENSION) --encoding=UTF8
 
 ISOLATION    = $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec))
