@@ -8,7 +8,8 @@
  *
  *	launcher.c	one process without a database: whose turn is it?
  *	worker.c	one process for one round in one database; idem_sweep()
- *	sweep.c		what a round does, in short transactions
+ *	sweep.c		what a round does: where the hand goes, and for how long
+ *	batch.c		its transactions
  *	shmem.c		what outlives a round in shared memory, if preloaded
  *	stats.c		counters, and the view that shows them
  *
@@ -23,6 +24,7 @@
 
 #include "idem_tool.h"
 
+#include "nodes/pg_list.h"
 #include "postmaster/bgworker.h"
 #include "storage/block.h"
 
@@ -82,6 +84,37 @@ extern PGDLLEXPORT void idem_worker_main(Datum main_arg);
 
 /* sweep.c */
 extern void idem_sweep_round(IdemRound *round);
+
+/* batch.c */
+typedef enum IdemDue
+{
+	IDEM_NOT_DUE,
+	IDEM_MARK,					/* lapsed: to be "expired" */
+	IDEM_DELETE					/* past its memory */
+} IdemDue;
+
+/* One transaction */
+typedef struct IdemBatch
+{
+	MemoryContext cxt;			/* the caller's */
+	IdemStore	store;
+
+	/* idem_batch_write() only */
+	int			nrows;			/* to be looked at */
+	Datum	   *marks;			/* places of the rows that were locked */
+	Datum	   *deletes;
+	int			nmarks;
+	int			ndeletes;
+	List	   *forgotten;		/* deletions of unknown outcomes, as text */
+	char	   *key;			/* a row's name, of a single one for certain */
+	ErrorData  *error;			/* why nothing was done */
+	IdemRoundEnd end;			/* not DONE: the table is not to be had */
+} IdemBatch;
+
+extern IdemDue idem_row_due(const IdemRow *row);
+extern IdemRoundEnd idem_batch_begin(IdemBatch *batch);
+extern void idem_batch_commit(IdemBatch *batch);
+extern void idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n);
 
 /* shmem.c */
 

@@ -8,41 +8,23 @@
  * clock's hand does: a round visits the next so many pages, whatever is in
  * them, so that its cost does not depend on the size of the table.
  *
- * First it reads some pages without locking anything and notes what is due.
- * Then it takes what it noted in short transactions: lock the row where it was
- * seen, unless somebody else has it, and write.  A row version never changes,
- * so one that could be locked is still what it was judged to be; any other one
- * is left alone, and met again in the next revolution.  Thus no caller loses
- * anything to the sweep: whoever was told "reserved" or true has made a new
- * version.
- *
- * The writing is plain SQL as the table's owner, with every trigger and
- * foreign key that an administrator added.  Where one of them objects, the
- * batch is repeated row by row.
+ * First it reads some pages without locking anything and notes what is due;
+ * then it takes what it noted in short transactions (batch.c).  Where a
+ * trigger or a foreign key objects, the batch is repeated row by row.
  *
  *-------------------------------------------------------------------------
  */
 #include "idem_worker.h"
 
+#include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/tableam.h"
-#include "access/xact.h"
-#include "catalog/pg_extension.h"
-#include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "common/pg_prng.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 
 /* Rows that are noted before they are taken, give or take a page */
 #define IDEM_LIST			1024
@@ -62,23 +44,14 @@
 
 /*
  * The end of a round: no reading after the first, no writing after the second,
- * which only triggers that hang can get us to; and what one of those is given.
- * DROP DATABASE waits for us for five seconds.
+ * which only triggers that hang can get us to.  DROP DATABASE waits for us for
+ * five seconds.
  */
 #define IDEM_ROUND_USECS	(1000 * 1000)
 #define IDEM_ROUND_LATEST	(2500 * 1000)
-#define IDEM_HANGING_MSECS	1000
 
 /* Deletions of unknown outcomes that a round logs one by one */
 #define IDEM_LOGGED			100
-
-/* What is to be done with a row */
-typedef enum Due
-{
-	NOTHING,
-	MARK,						/* lapsed: to be "expired" */
-	DELETE						/* past its memory */
-} Due;
 
 /* A round under way */
 typedef struct Sweep
@@ -95,88 +68,6 @@ typedef struct Sweep
 	int			logged;
 	char	   *refusal;		/* what the first refusing row said */
 } Sweep;
-
-/* One transaction's rows */
-typedef struct Batch
-{
-	IdemStore	store;
-	Datum	   *marks;			/* their places */
-	Datum	   *deletes;
-	int			nmarks;
-	int			ndeletes;
-	List	   *forgotten;		/* messages, once it is true */
-	char	   *key;			/* the last row's name */
-} Batch;
-
-static Due
-due(const IdemRow *row)
-{
-	if (row->state == IDEM_STATE_ABSENT)
-		return DELETE;
-	if (row->status == IDEM_IN_PROGRESS && row->state == IDEM_STATE_UNKNOWN)
-		return MARK;
-	return NOTHING;
-}
-
-/*
- * Lock the table, and the extension against being dropped, without waiting for
- * anybody: then we cannot be part of a deadlock.
- */
-static IdemRoundEnd
-lock_table(void)
-{
-	Oid			extension;
-	Oid			again;
-	Oid			relid = idem_store_locate(&extension);
-
-	if (!OidIsValid(relid))
-		return IDEM_ROUND_ABSENT;
-	if (!ConditionalLockDatabaseObject(ExtensionRelationId, extension, 0,
-									   AccessShareLock) ||
-		!ConditionalLockRelationOid(relid, RowExclusiveLock))
-		return IDEM_ROUND_LOCKED;
-
-	/* nobody can take it away any more, but did somebody? */
-	if (idem_store_locate(&again) != relid || again != extension)
-		return IDEM_ROUND_ABSENT;
-	return IDEM_ROUND_DONE;
-}
-
-/* Begin a transaction as the table's owner.  False: the round is over. */
-static bool
-begin(Sweep *sweep, IdemStore *store)
-{
-	idem_worker_settle();
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	sweep->round->end = lock_table();
-	if (sweep->round->end != IDEM_ROUND_DONE)
-	{
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(sweep->cxt);
-		return false;
-	}
-	PushActiveSnapshot(GetTransactionSnapshot());
-	idem_store_open(store);
-	store->writing = true;		/* lock_table() did that */
-	SetUserIdAndSecContext(store->rel->rd_rel->relowner,
-						   SECURITY_RESTRICTED_OPERATION);
-	return true;
-}
-
-/* Commit as the owner, lest anything of his runs as somebody more powerful */
-static void
-finish(Sweep *sweep, IdemStore *store)
-{
-	idem_store_close(store);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	SetUserIdAndSecContext(GetSessionUserId(), 0);
-	MemoryContextSwitchTo(sweep->cxt);
-
-	/* or autovacuum would not hear of what we delete */
-	pgstat_report_stat(true);
-}
 
 /* How far to go in this round, now that we see the table */
 static void
@@ -235,7 +126,7 @@ read_stretch(Sweep *sweep, Relation rel, BlockNumber first, BlockNumber count)
 		}
 		last = page;
 		idem_row_read(&row, slot, now);
-		if (due(&row) != NOTHING)
+		if (idem_row_due(&row) != IDEM_NOT_DUE)
 			put_on_list(sweep, &slot->tts_tid);
 	}
 	table_endscan(scan);
@@ -281,12 +172,13 @@ list_due_rows(Sweep *sweep)
 {
 	IdemHand   *hand = &sweep->round->hand;
 	TimestampTz end = GetCurrentTimestamp() + IDEM_READ_USECS;
-	IdemStore	store;
+	IdemBatch	batch;
 	BlockNumber table_pages;
 
-	if (!begin(sweep, &store))
+	sweep->round->end = idem_batch_begin(&batch);
+	if (sweep->round->end != IDEM_ROUND_DONE)
 		return false;
-	table_pages = RelationGetNumberOfBlocks(store.rel);
+	table_pages = RelationGetNumberOfBlocks(batch.store.rel);
 	if (!sweep->planned)
 		plan(sweep, table_pages);
 	report_activity(hand->page, table_pages);
@@ -305,165 +197,21 @@ list_due_rows(Sweep *sweep)
 			hand->page = 0;
 		count = Min(Min(IDEM_STRETCH, sweep->pages_left),
 					table_pages - hand->page);
-		count = read_stretch(sweep, store.rel, hand->page, count);
+		count = read_stretch(sweep, batch.store.rel, hand->page, count);
 		move_hand(sweep, count, table_pages);
 	}
-	finish(sweep, &store);
+	idem_batch_commit(&batch);
 	return true;
-}
-
-/* Remember what a locked row is called, and what goes with it */
-static void
-note_row(Sweep *sweep, Batch *batch, const IdemRow *row, Due what)
-{
-	MemoryContext oldcxt = MemoryContextSwitchTo(sweep->cxt);
-	Datum	   *values = row->slot->tts_values;
-
-	batch->key = psprintf("key \"%s\" in scope \"%s\"",
-						  TextDatumGetCString(values[Anum_idem_key - 1]),
-						  TextDatumGetCString(values[Anum_idem_scope - 1]));
-	if (what == DELETE &&
-		(row->status == IDEM_IN_PROGRESS || row->status == IDEM_EXPIRED))
-		batch->forgotten =
-			lappend(batch->forgotten,
-					psprintf("%s, attempt %d of %s, owner \"%s\"",
-							 batch->key, row->attempt,
-							 timestamptz_to_str(DatumGetTimestampTz(values[Anum_idem_reserved_at - 1])),
-							 NameStr(*DatumGetName(values[Anum_idem_owner - 1]))));
-	MemoryContextSwitchTo(oldcxt);
-}
-
-/* Lock the row at "tid" if it is there, due, and nobody else's */
-static Due
-lock_row(Sweep *sweep, Batch *batch, ItemPointer tid, TupleTableSlot *slot)
-{
-	Relation	rel = batch->store.rel;
-	Snapshot	snapshot = GetActiveSnapshot();
-	TM_FailureData tmfd;
-	IdemRow		row;
-	Due			what;
-
-	/* VACUUM may have taken it away since, and the end of the table with it */
-	if (ItemPointerGetBlockNumber(tid) >= RelationGetNumberOfBlocks(rel) ||
-		!table_tuple_fetch_row_version(rel, tid, snapshot, slot))
-		return NOTHING;
-	idem_row_read(&row, slot, GetCurrentTimestamp());
-	what = due(&row);
-	if (what == NOTHING)
-		return NOTHING;
-
-	/* the weaker lock is no obstacle to those who merely refer to the row */
-	if (table_tuple_lock(rel, tid, snapshot, slot, GetCurrentCommandId(false),
-						 what == DELETE ? LockTupleExclusive :
-						 LockTupleNoKeyExclusive,
-						 LockWaitSkip, 0, &tmfd) != TM_Ok)
-		return NOTHING;
-	slot_getallattrs(slot);
-	note_row(sweep, batch, &row, what);
-	return what;
-}
-
-/* Run one statement on the locked rows; "ttl" is the second parameter */
-static void
-write_rows(Batch *batch, const char *format, Datum *tids, int n)
-{
-	Relation	rel = batch->store.rel;
-	const char *table = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-												   RelationGetRelationName(rel));
-	Oid			types[2] = {TIDARRAYOID, INT4OID};
-	Datum		values[2];
-
-	if (n == 0)
-		return;
-	values[0] = PointerGetDatum(construct_array(tids, n, TIDOID,
-												sizeof(ItemPointerData),
-												false, TYPALIGN_SHORT));
-	values[1] = Int32GetDatum(idem_unknown_ttl);
-	if (SPI_execute_with_args(psprintf(format, table), 2, types, values, NULL,
-							  false, 0) < 0 ||
-		SPI_processed != n)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a trigger or rule on table \"%s\" suppressed the write",
-						RelationGetRelationName(rel))));
-}
-
-/*
- * Let deferred triggers fire with the others: at commit they would be refused,
- * for that is no place for what a mere user wrote in a superuser's session.
- */
-static void
-make_triggers_immediate(void)
-{
-	ConstraintsSetStmt *all = makeNode(ConstraintsSetStmt);
-
-	all->constraints = NIL;
-	all->deferred = false;
-	AfterTriggerSetState(all);
-}
-
-/* Mark and delete in one transaction.  False: the round is over. */
-static bool
-write_batch(Sweep *sweep, Batch *batch, ItemPointerData *tids, int n)
-{
-	TupleTableSlot *slot;
-
-	if (!begin(sweep, &batch->store))
-		return false;
-
-	batch->marks = palloc(n * sizeof(Datum));
-	batch->deletes = palloc(n * sizeof(Datum));
-	slot = table_slot_create(batch->store.rel, NULL);
-	for (int i = 0; i < n; i++)
-	{
-		Due			what = lock_row(sweep, batch, &tids[i], slot);
-
-		if (what == MARK)
-			batch->marks[batch->nmarks++] = PointerGetDatum(&tids[i]);
-		else if (what == DELETE)
-			batch->deletes[batch->ndeletes++] = PointerGetDatum(&tids[i]);
-	}
-	ExecDropSingleTupleTableSlot(slot);
-
-	make_triggers_immediate();
-	SPI_connect();
-	write_rows(batch,
-			   "DELETE FROM ONLY %s WHERE ctid OPERATOR(pg_catalog.=) ANY ($1)",
-			   batch->deletes, batch->ndeletes);
-	write_rows(batch,
-			   "UPDATE ONLY %s SET status = 'expired', expires_at ="
-			   " CASE WHEN $2 OPERATOR(pg_catalog.<) 0 THEN 'infinity'"
-			   " ELSE expires_at OPERATOR(pg_catalog.+)"
-			   " pg_catalog.make_interval(secs => $2) END"
-			   " WHERE ctid OPERATOR(pg_catalog.=) ANY ($1)",
-			   batch->marks, batch->nmarks);
-	SPI_finish();
-	finish(sweep, &batch->store);
-	return true;
-}
-
-/* The transaction failed: clean up, and say why */
-static ErrorData *
-recover(Sweep *sweep)
-{
-	ErrorData  *error;
-
-	MemoryContextSwitchTo(sweep->cxt);
-	error = CopyErrorData();
-	FlushErrorState();
-	AbortCurrentTransaction();
-	MemoryContextSwitchTo(sweep->cxt);
-	pgstat_report_stat(true);
-	return error;
 }
 
 /* The transaction is committed: count it, and log what cannot be undone */
 static void
-count_batch(Sweep *sweep, Batch *batch)
+count_batch(Sweep *sweep, IdemBatch *batch)
 {
 	IdemRound  *round = sweep->round;
 	ListCell   *lc;
 
+	round->end = batch->end;
 	round->expired += batch->nmarks;
 	round->deleted += batch->ndeletes;
 	round->forgotten += list_length(batch->forgotten);
@@ -476,36 +224,12 @@ count_batch(Sweep *sweep, Batch *batch)
 	}
 }
 
-/*
- * Mark and delete rows.  Returns NULL if that went well, or what was raised;
- * what the batch was about is left in "batch" either way.
- */
-static ErrorData *
-try_batch(Sweep *sweep, Batch *batch, ItemPointerData *tids, int n)
-{
-	ErrorData  *volatile error = NULL;
-
-	memset(batch, 0, sizeof(Batch));
-	enable_timeout_after(STATEMENT_TIMEOUT, IDEM_HANGING_MSECS);
-	PG_TRY();
-	{
-		if (write_batch(sweep, batch, tids, n))
-			count_batch(sweep, batch);
-	}
-	PG_CATCH();
-	{
-		error = recover(sweep);
-	}
-	PG_END_TRY();
-	disable_timeout(STATEMENT_TIMEOUT, false);
-	QueryCancelPending = false;
-	return error;
-}
-
 /* Something about one row objected to its being swept */
 static void
-note_refusal(Sweep *sweep, Batch *batch, ErrorData *error)
+note_refusal(Sweep *sweep, IdemBatch *batch)
 {
+	ErrorData  *error = batch->error;
+
 	/* somebody has what it takes, for the moment */
 	if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
 		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
@@ -544,11 +268,13 @@ write_one_by_one(Sweep *sweep, ItemPointerData *tids, int n)
 {
 	for (int i = 0; i < n && may_write(sweep); i++)
 	{
-		Batch		batch;
-		ErrorData  *error = try_batch(sweep, &batch, &tids[i], 1);
+		IdemBatch	batch;
 
-		if (error)
-			note_refusal(sweep, &batch, error);
+		idem_batch_write(&batch, &tids[i], 1);
+		if (batch.error)
+			note_refusal(sweep, &batch);
+		else
+			count_batch(sweep, &batch);
 	}
 }
 
@@ -573,13 +299,17 @@ write_list(Sweep *sweep)
 	for (int i = 0; i < sweep->listed && may_write(sweep); i += n)
 	{
 		TimestampTz start = GetCurrentTimestamp();
-		Batch		batch;
+		IdemBatch	batch;
 
 		n = Min(sweep->batch_size, sweep->listed - i);
-		if (try_batch(sweep, &batch, tids + i, n) == NULL)
-			adapt_batch_size(sweep, GetCurrentTimestamp() - start);
-		else
+		idem_batch_write(&batch, tids + i, n);
+		if (batch.error)
+		{
 			write_one_by_one(sweep, tids + i, n);
+			continue;
+		}
+		count_batch(sweep, &batch);
+		adapt_batch_size(sweep, GetCurrentTimestamp() - start);
 	}
 }
 

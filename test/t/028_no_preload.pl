@@ -125,10 +125,6 @@ for my $call ('SELECT idem_sweep()', 'SELECT idem_start_worker()',
 	($ret, $stdout, $stderr) = $node->psql('postgres', "SET ROLE mere; $call");
 	like($stderr, qr/permission denied/, "$call is not for everybody");
 }
-($ret, $stdout, $stderr) = $node->psql('postgres',
-	"SET ROLE mere; SET idem_tool.worker = off");
-like($stderr, qr/permission denied/, 'nor is idem_tool.worker');
-
 # --- cached identifiers (N3)
 
 is( $node->safe_psql('other', <<'SQL'),
