@@ -6,7 +6,8 @@
  * Correctness does not depend on any of this: every function judges by time.
  * The sweep makes the table true for people who look at it, and bounded.
  *
- *	launcher.c	one process without a database: whose turn is it?
+ *	launcher.c	one process without a database, which starts the workers
+ *	databases.c	whose turn is it?
  *	worker.c	one process for one round in one database; idem_sweep()
  *	sweep.c		what a round does: where the hand goes, and for how long
  *	batch.c		its transactions
@@ -75,6 +76,27 @@ extern int	idem_sweep_pages;
 /* launcher.c */
 extern void idem_launcher_init(void);
 extern PGDLLEXPORT void idem_launcher_main(Datum main_arg);
+
+/* databases.c */
+/* What the launcher knows of a database */
+typedef struct IdemDatabaseState
+{
+	Oid			oid;
+	NameData	name;
+	bool		listed;			/* in the list that was read last */
+	bool		told;			/* that it is not swept, in the log */
+	int			failures;		/* workers that died since one did not */
+	TimestampTz due;
+	IdemHand	hand;
+} IdemDatabaseState;
+
+extern void idem_databases_list(void);
+extern bool idem_database_accessible(Oid database);
+extern void idem_database_schedule(IdemDatabaseState *state,
+								   IdemRound *round);
+extern void idem_databases_all_due(void);
+extern int64 idem_databases_nap(void);
+extern List *idem_databases_due(void);
 
 /* worker.c */
 extern BackgroundWorkerHandle *idem_worker_start(IdemRound *round,

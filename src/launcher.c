@@ -6,15 +6,8 @@
  *
  * It is connected to no database and so in nobody's way.  Every naptime it
  * reads the list of databases and starts a worker in each that is due, one at
- * a time, waiting for its end:
- *
- *	due -> worker runs -> done ............ due again after naptime, or soon
- *											if time did not suffice
- *						-> nothing to do .. due again later (IDEM_LONG_NAP)
- *						-> died ........... due again later each time
- *
- * A database with nothing to do has no idem_tool, or it is switched off there.
- * CREATE EXTENSION and a reload of the configuration make everything due.
+ * a time, waiting for its end.  CREATE EXTENSION and a reload of the
+ * configuration make everything due (databases.c has the details).
  *
  * Only one launcher runs: it holds a lock for as long as it lives.  It is
  * registered when the library is preloaded, and by idem_start_worker() until
@@ -24,68 +17,34 @@
  */
 #include "idem_worker.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/wait_event.h"
 
 /* Seconds until the launcher comes back after it was terminated or failed */
 #define IDEM_RESTART_SECS	5
 
-/* Between two rounds while there is more to do than one can */
-#define IDEM_SHORT_NAP		(USECS_PER_SEC / 10)
-
-/* When a database that had nothing to do is looked at again */
-#define IDEM_LONG_NAP		(60 * USECS_PER_SEC)
-
-/* The longest wait after workers that died one after the other */
-#define IDEM_LONGEST_NAP	(300 * USECS_PER_SEC)
-
 /* A worker lives for a second or two; this long only if something is wrong */
 #define IDEM_WORKER_USECS	(30 * USECS_PER_SEC)
-
-/* pg_database.datconnlimit of one whose DROP was interrupted */
-#define IDEM_CONNLIMIT_INVALID	(-2)
 
 PG_FUNCTION_INFO_V1(idem_start_worker);
 PG_FUNCTION_INFO_V1(idem_wake_worker);
 
-/* What the launcher knows of a database */
-typedef struct DatabaseState
-{
-	Oid			oid;
-	NameData	name;
-	bool		listed;			/* in the list that was read last */
-	bool		told;			/* that it is not swept, in the log */
-	int			failures;		/* workers that died since one did not */
-	TimestampTz due;
-	IdemHand	hand;
-} DatabaseState;
-
-static HTAB *databases;
-
 /* One message is enough for as long as there is no free worker process */
 static bool told_no_worker = false;
+
+/* Calls of idem_wake_worker() that we have attended to */
+static uint32 wakes_seen = 0;
 
 /* idem_wake_worker() was called in this transaction */
 static bool wake_at_commit = false;
@@ -134,103 +93,6 @@ unlock_launcher(void)
 	LockRelease(&tag, ExclusiveLock, true);
 }
 
-static void
-note_database(Form_pg_database form)
-{
-	DatabaseState *state;
-	bool		found;
-
-	if (form->datistemplate || !form->datallowconn ||
-		form->datconnlimit == IDEM_CONNLIMIT_INVALID)
-		return;
-
-	state = hash_search(databases, &form->oid, HASH_ENTER, &found);
-	if (!found)
-	{
-		memset((char *) state + sizeof(Oid), 0,
-			   sizeof(DatabaseState) - sizeof(Oid));
-		state->hand.page = InvalidBlockNumber;
-	}
-	state->name = form->datname;
-	state->listed = true;
-}
-
-/* Forget databases that are not in the list, and what was counted of them */
-static void
-forget_databases(void)
-{
-	HASH_SEQ_STATUS seq;
-	DatabaseState *state;
-
-	hash_seq_init(&seq, databases);
-	while ((state = hash_seq_search(&seq)) != NULL)
-	{
-		if (!state->listed)
-			(void) hash_search(databases, &state->oid, HASH_REMOVE, NULL);
-	}
-
-	for (int i = 0; idem_shared && i < IDEM_STATS_DATABASES; i++)
-	{
-		Oid			oid = idem_shared->databases[i].oid;
-
-		if (OidIsValid(oid) &&
-			!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(oid)))
-			idem_stats_forget(oid);
-	}
-}
-
-/*
- * Read pg_database, as autovacuum's launcher does.
- */
-static void
-list_databases(void)
-{
-	HASH_SEQ_STATUS seq;
-	DatabaseState *state;
-	Relation	rel;
-	TableScanDesc scan;
-	HeapTuple	tuple;
-
-	hash_seq_init(&seq, databases);
-	while ((state = hash_seq_search(&seq)) != NULL)
-		state->listed = false;
-
-	StartTransactionCommand();
-	(void) GetTransactionSnapshot();
-	rel = table_open(DatabaseRelationId, AccessShareLock);
-	scan = table_beginscan_catalog(rel, 0, NULL);
-	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
-		note_database((Form_pg_database) GETSTRUCT(tuple));
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
-	forget_databases();
-	CommitTransactionCommand();
-}
-
-/*
- * Is it there, and can a worker connect at once?  While the database is being
- * dropped, renamed or copied it could only wait, and the others with it.
- */
-static bool
-is_accessible(Oid database)
-{
-	LOCKTAG		tag;
-	bool		accessible;
-
-	StartTransactionCommand();
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
-	accessible = LockAcquire(&tag, RowExclusiveLock, false, true) !=
-		LOCKACQUIRE_NOT_AVAIL;
-	if (accessible)
-	{
-		AcceptInvalidationMessages();
-		accessible = SearchSysCacheExists1(DATABASEOID,
-										   ObjectIdGetDatum(database));
-	}
-	CommitTransactionCommand();
-	return accessible;
-}
-
 static uint32
 wait_event(void)
 {
@@ -273,52 +135,9 @@ wait_for_worker(BackgroundWorkerHandle *handle)
 	}
 }
 
-/* The round is over: when is the next one? */
-static void
-schedule(DatabaseState *state, IdemRound *round)
-{
-	int64		naptime = (int64) idem_naptime * 1000;
-	int64		wait = naptime;
-
-	switch (round->end)
-	{
-		case IDEM_ROUND_DIED:
-			state->failures = Min(state->failures + 1, 20);
-			wait = Min(Max(naptime, USECS_PER_SEC) << state->failures,
-					   IDEM_LONGEST_NAP);
-
-			/* whatever it was that killed it may be somewhere in the table */
-			state->hand.page = InvalidBlockNumber;
-			break;
-		case IDEM_ROUND_ABSENT:
-		case IDEM_ROUND_OFF:
-			wait = Max(naptime, IDEM_LONG_NAP);
-			break;
-		case IDEM_ROUND_READ_ONLY:
-			if (!state->told)
-				ereport(LOG,
-						(errmsg("idem_tool does not sweep database \"%s\" because \"%s\" is on",
-								NameStr(state->name),
-								"default_transaction_read_only")));
-			state->told = true;
-			break;
-		case IDEM_ROUND_DONE:
-		case IDEM_ROUND_LOCKED:
-			state->hand = round->hand;
-			if (round->cut_short)
-				wait = Min(naptime, IDEM_SHORT_NAP);
-			break;
-	}
-	if (round->end != IDEM_ROUND_DIED)
-		state->failures = 0;
-	if (round->end != IDEM_ROUND_READ_ONLY)
-		state->told = false;
-	state->due = GetCurrentTimestamp() + wait;
-}
-
 /* Have the database swept.  False if no worker process is free. */
 static bool
-serve(DatabaseState *state)
+serve(IdemDatabaseState *state)
 {
 	dsm_segment *segment;
 	IdemRound  *round;
@@ -338,7 +157,7 @@ serve(DatabaseState *state)
 				 NameStr(state->name));
 		pgstat_report_activity(STATE_RUNNING, activity);
 		wait_for_worker(handle);
-		schedule(state, round);
+		idem_database_schedule(state, round);
 		pfree(handle);
 		pgstat_report_activity(STATE_IDLE, "");
 	}
@@ -361,22 +180,13 @@ tell_no_worker(void)
 static void
 serve_databases(void)
 {
-	HASH_SEQ_STATUS seq;
-	DatabaseState *state;
-	List	   *due = NIL;
 	ListCell   *lc;
 
-	hash_seq_init(&seq, databases);
-	while ((state = hash_seq_search(&seq)) != NULL)
+	foreach(lc, idem_databases_due())
 	{
-		if (state->due <= GetCurrentTimestamp())
-			due = lappend(due, state);
-	}
+		IdemDatabaseState *state = lfirst(lc);
 
-	foreach(lc, due)
-	{
-		state = lfirst(lc);
-		if (!is_accessible(state->oid))
+		if (!idem_database_accessible(state->oid))
 			continue;
 		if (!serve(state))
 		{
@@ -387,52 +197,31 @@ serve_databases(void)
 	}
 }
 
-static void
-make_all_due(void)
+static uint32
+wakes(void)
 {
-	HASH_SEQ_STATUS seq;
-	DatabaseState *state;
-
-	hash_seq_init(&seq, databases);
-	while ((state = hash_seq_search(&seq)) != NULL)
-		state->due = 0;
+	return idem_shared ? pg_atomic_read_u32(&idem_shared->wakes) : 0;
 }
 
-/* Has anybody a reason to have everything looked at? */
+/* Does anybody want everything looked at? */
+static bool
+has_news(void)
+{
+	return ConfigReloadPending || wakes() != wakes_seen;
+}
+
 static void
 attend_to_news(void)
 {
-	static uint32 wakes_seen = 0;
-	uint32		wakes = idem_shared ? pg_atomic_read_u32(&idem_shared->wakes) : 0;
-
+	if (!has_news())
+		return;
+	wakes_seen = wakes();
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
-		make_all_due();
 	}
-	if (wakes != wakes_seen)
-		make_all_due();
-	wakes_seen = wakes;
-}
-
-/* How long until a database is due, or the list should be read again */
-static int64
-time_to_nap(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int64		usecs = (int64) idem_naptime * 1000;
-	HASH_SEQ_STATUS seq;
-	DatabaseState *state;
-
-	hash_seq_init(&seq, databases);
-	while ((state = hash_seq_search(&seq)) != NULL)
-	{
-		/* those that were due and could not be served wait, too */
-		if (state->due > now)
-			usecs = Min(usecs, state->due - now);
-	}
-	return usecs;
+	idem_databases_all_due();
 }
 
 static void
@@ -441,20 +230,14 @@ leave(int code, Datum arg)
 	pg_atomic_write_u32(&idem_shared->launcher, 0);
 }
 
+/* Let idem_wake_worker() find us */
 static void
-prepare(void)
+announce(void)
 {
-	HASHCTL		ctl;
-
-	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = sizeof(DatabaseState);
-	databases = hash_create("idem_tool databases", 64, &ctl,
-							HASH_ELEM | HASH_BLOBS);
-	if (idem_shared)
-	{
-		pg_atomic_write_u32(&idem_shared->launcher, MyProcPid);
-		before_shmem_exit(leave, 0);
-	}
+	if (idem_shared == NULL)
+		return;
+	pg_atomic_write_u32(&idem_shared->launcher, MyProcPid);
+	before_shmem_exit(leave, 0);
 }
 
 /*
@@ -473,7 +256,7 @@ idem_launcher_main(Datum main_arg)
 	if (!lock_launcher())
 		proc_exit(0);
 
-	prepare();
+	announce();
 	pgstat_report_activity(STATE_IDLE, "");
 	loop = AllocSetContextCreate(TopMemoryContext, "idem_tool launcher",
 								 ALLOCSET_DEFAULT_SIZES);
@@ -482,10 +265,12 @@ idem_launcher_main(Datum main_arg)
 		MemoryContextReset(loop);
 		MemoryContextSwitchTo(loop);
 		attend_to_news();
-		list_databases();
+		idem_databases_list();
 		MemoryContextSwitchTo(loop);
 		serve_databases();
-		nap(time_to_nap());
+
+		/* it may have come while we waited for a worker */
+		nap(has_news() ? 0 : idem_databases_nap());
 	}
 }
 
