@@ -4,7 +4,10 @@ OBJS         = $(patsubst %.c,%.o,$(wildcard src/*.c))
 DATA         = $(wildcard sql/$(EXTENSION)--*.sql)
 
 # Regression tests, in this order; sql/ and expected/ at the root
-REGRESS      = canonical operators run gate
+REGRESS      = setup canonical arguments reserve settle tokens takeover \
+	memory results errors fingerprint retry_after replay callsites bulk \
+	settings durable prepared columns triggers foreign_keys privileges \
+	search_path lifecycle operators run gate sweep
 REGRESS_OPTS = --load-extension=$(EXTENSION) --encoding=UTF8
 
 ISOLATION    = $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec))

@@ -594,6 +594,131 @@ AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.idem_begin(text, jsonb, text, interval, text, text) IS
 'decide whether a tool outside the database may run, and reserve its key if it is a write';
 
+-- the sweep and its counters
+
+CREATE FUNCTION @extschema@.idem_sweep(
+	OUT expired bigint,
+	OUT deleted bigint,
+	OUT pages bigint)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_sweep() IS
+'mark lapsed leases and delete what is past its memory, in the whole table';
+
+CREATE FUNCTION @extschema@.idem_start_worker()
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_start_worker() IS
+'sweep all databases until the server stops; for servers that do not preload the library';
+
+CREATE FUNCTION @extschema@.idem_wake_worker()
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_wake_worker() IS
+'have all databases swept at once when the transaction commits';
+
+CREATE FUNCTION @extschema@.idem_stats_read(
+	OUT datid oid,
+	OUT reserved bigint,
+	OUT taken_over bigint,
+	OUT replayed bigint,
+	OUT in_progress bigint,
+	OUT unknown bigint,
+	OUT mismatched bigint,
+	OUT completed bigint,
+	OUT failed bigint,
+	OUT released bigint,
+	OUT abandoned bigint,
+	OUT extended bigint,
+	OUT lost bigint,
+	OUT swept_expired bigint,
+	OUT swept_deleted bigint,
+	OUT swept_forgotten bigint,
+	OUT sweep_refused bigint,
+	OUT rounds bigint,
+	OUT last_round timestamptz,
+	OUT last_duration interval,
+	OUT "position" bigint,
+	OUT table_pages bigint,
+	OUT revolution interval,
+	OUT since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL SAFE ROWS 10;
+
+COMMENT ON FUNCTION @extschema@.idem_stats_read() IS
+'what idem_stats shows';
+
+CREATE VIEW @extschema@.idem_stats AS
+	SELECT d.datname, s.*
+	FROM @extschema@.idem_stats_read() AS s
+	LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) s.datid;
+
+COMMENT ON VIEW @extschema@.idem_stats IS
+'what was called and swept in each database since the server started; needs the library preloaded';
+COMMENT ON COLUMN @extschema@.idem_stats.datname IS
+'the database';
+COMMENT ON COLUMN @extschema@.idem_stats.datid IS
+'its OID';
+COMMENT ON COLUMN @extschema@.idem_stats.reserved IS
+'reservations of new, released or forgotten keys';
+COMMENT ON COLUMN @extschema@.idem_stats.taken_over IS
+'reservations of keys whose earlier attempt had an unknown outcome';
+COMMENT ON COLUMN @extschema@.idem_stats.replayed IS
+'answers done and failed';
+COMMENT ON COLUMN @extschema@.idem_stats.in_progress IS
+'answers in_progress';
+COMMENT ON COLUMN @extschema@.idem_stats.unknown IS
+'answers expired: outcome unknown, takeover not permitted any more';
+COMMENT ON COLUMN @extschema@.idem_stats.mismatched IS
+'errors IK001: key used for a different request';
+COMMENT ON COLUMN @extschema@.idem_stats.completed IS
+'results recorded';
+COMMENT ON COLUMN @extschema@.idem_stats.failed IS
+'definitive failures recorded';
+COMMENT ON COLUMN @extschema@.idem_stats.released IS
+'reservations given back';
+COMMENT ON COLUMN @extschema@.idem_stats.abandoned IS
+'reservations given up with their outcome unknown';
+COMMENT ON COLUMN @extschema@.idem_stats.extended IS
+'leases extended';
+COMMENT ON COLUMN @extschema@.idem_stats.lost IS
+'errors IK002: reservation lost to a later attempt';
+COMMENT ON COLUMN @extschema@.idem_stats.swept_expired IS
+'lapsed leases that the sweep marked';
+COMMENT ON COLUMN @extschema@.idem_stats.swept_deleted IS
+'rows past their memory that the sweep deleted';
+COMMENT ON COLUMN @extschema@.idem_stats.swept_forgotten IS
+'of these: with their outcome unknown';
+COMMENT ON COLUMN @extschema@.idem_stats.sweep_refused IS
+'rows that a trigger or a foreign key kept the sweep from writing';
+COMMENT ON COLUMN @extschema@.idem_stats.rounds IS
+'rounds of the worker';
+COMMENT ON COLUMN @extschema@.idem_stats.last_round IS
+'when the last one started';
+COMMENT ON COLUMN @extschema@.idem_stats.last_duration IS
+'how long it took';
+COMMENT ON COLUMN @extschema@.idem_stats."position" IS
+'the page of the table where the next one starts';
+COMMENT ON COLUMN @extschema@.idem_stats.table_pages IS
+'how many there were';
+COMMENT ON COLUMN @extschema@.idem_stats.revolution IS
+'time that the last walk over the whole table took, naps included';
+COMMENT ON COLUMN @extschema@.idem_stats.since IS
+'when counting began';
+
+REVOKE ALL ON @extschema@.idem_stats FROM PUBLIC;
+REVOKE ALL ON FUNCTION
+	@extschema@.idem_sweep(),
+	@extschema@.idem_start_worker(),
+	@extschema@.idem_wake_worker(),
+	@extschema@.idem_stats_read()
+FROM PUBLIC;
+
+-- so that the launcher finds this database
+SELECT @extschema@.idem_wake_worker();
+
 -- privileges
 
 CREATE FUNCTION @extschema@.idem_grant(
@@ -627,6 +752,11 @@ BEGIN
 			('EXECUTE ON FUNCTION', '@extschema@.idem_abandon(text, bigint, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_extend(text, interval, bigint, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_lookup(text, text)', '{caller,operator,monitor}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_canonical(jsonb)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_fingerprint(jsonb)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_key(text, text, jsonb)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_step_key(text, bigint)', '{caller}'),
+			('EXECUTE ON FUNCTION', '@extschema@.idem_call_key(text, jsonb, text)', '{caller,operator}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_run(text, regprocedure, jsonb, interval, interval, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_call(text, jsonb, text, interval, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', '@extschema@.idem_begin(text, jsonb, text, interval, text, text)', '{caller}'),
@@ -645,10 +775,6 @@ BEGIN
 			('SELECT ON', '@extschema@.idem_stats', '{operator,monitor}')
 		) AS o (privilege, name, parts)
 		WHERE part = ANY (o.parts::text[])
-		AND CASE o.privilege
-			WHEN 'EXECUTE ON FUNCTION' THEN to_regprocedure(o.name) IS NOT NULL
-			ELSE to_regclass(o.name) IS NOT NULL
-		END
 	LOOP
 		EXECUTE format('GRANT %s %s TO %s', object.privilege, object.name, role);
 	END LOOP;
@@ -666,6 +792,11 @@ REVOKE ALL ON FUNCTION
 	@extschema@.idem_abandon(text, bigint, text),
 	@extschema@.idem_extend(text, interval, bigint, text),
 	@extschema@.idem_lookup(text, text),
+	@extschema@.idem_canonical(jsonb),
+	@extschema@.idem_fingerprint(jsonb),
+	@extschema@.idem_key(text, text, jsonb),
+	@extschema@.idem_step_key(text, bigint),
+	@extschema@.idem_call_key(text, jsonb, text),
 	@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text),
 	@extschema@.idem_forget(text, text),
 	@extschema@.idem_memory_end(text, timestamptz),

@@ -43,7 +43,11 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 		values[Anum_answer_attempt] = Int32GetDatum(row->attempt);
 		values[Anum_answer_maybe_ran] = BoolGetDatum(row->maybe_ran);
 		values[Anum_answer_created_at] = TimestampTzGetDatum(row->created_at);
-		values[Anum_answer_expires_at] = TimestampTzGetDatum(row->memory_end);
+
+		/* a lease may be so short that it is over by now */
+		values[Anum_answer_expires_at] =
+			TimestampTzGetDatum(status == IDEM_RESERVED ? row->expires_at :
+								row->memory_end);
 		nulls[Anum_answer_attempt] = false;
 		nulls[Anum_answer_maybe_ran] = false;
 		nulls[Anum_answer_created_at] = false;

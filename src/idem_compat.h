@@ -96,6 +96,20 @@ typedef bool IdemUpdateIndexes;
 #define idem_epq_init(epq, estate)	EvalPlanQualInit(epq, estate, NULL, NIL, -1)
 #endif
 
+/* Extensions' wait events have had names since 17 */
+#if PG_VERSION_NUM >= 170000
+#define idem_wait_event(name)	WaitEventExtensionNew(name)
+#else
+#define idem_wait_event(name)	PG_WAIT_EXTENSION
+#endif
+
+/* Time-outs that would end a worker: 17 added one */
+#if PG_VERSION_NUM >= 170000
+#define IDEM_NEWER_TIMEOUTS	{"transaction_timeout", "0"},
+#else
+#define IDEM_NEWER_TIMEOUTS
+#endif
+
 /*
  * Make "rel" the one range table entry of an executor state.  In 18 the
  * executor wants to know which relations survived pruning.

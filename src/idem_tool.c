@@ -9,6 +9,8 @@
 
 #include <limits.h>
 
+#include "idem_worker.h"
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 PG_MODULE_MAGIC;
@@ -26,6 +28,9 @@ char	   *idem_scope;
 char	   *idem_owner;
 bool		idem_durable;
 bool		idem_session_tokens;
+bool		idem_worker;
+int			idem_naptime;
+int			idem_sweep_pages;
 
 /* The scope must be one that an argument could be */
 static bool
@@ -87,6 +92,30 @@ define_times(void)
 							check_memory, NULL, NULL);
 }
 
+/* The sweep's settings */
+static void
+define_worker(void)
+{
+	DefineCustomBoolVariable("idem_tool.worker",
+							 "Sweeps this database: marks lapsed leases and deletes what is past its memory.",
+							 "Can be set per database with ALTER DATABASE.",
+							 &idem_worker, true,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("idem_tool.naptime",
+							"Time between two rounds of the sweep in a database.",
+							NULL,
+							&idem_naptime, 5000,
+							10, SECS_PER_DAY * 1000, PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("idem_tool.sweep_pages",
+							"Pages of the table that a round of the sweep visits at most.",
+							NULL,
+							&idem_sweep_pages, 8192,
+							1, INT_MAX, PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+}
+
 /*
  * Called when the library is loaded, by a session's first call or in advance.
  */
@@ -124,10 +153,18 @@ _PG_init(void)
 							 &idem_session_tokens, false,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	define_worker();
 	MarkGUCPrefixReserved("idem_tool");
 
 	idem_store_init();
 	idem_durable_init();
 	idem_owner_init();
 	idem_tools_init();
+
+	/* pg_upgrade wants nobody to connect */
+	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
+	{
+		idem_shmem_init();
+		idem_launcher_init();
+	}
 }

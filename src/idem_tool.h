@@ -26,7 +26,7 @@
  * waiting), hint.c (where a row was seen last), durable.c (which commits must be flushed), owner.c (who may act),
  * report.c (errors), callsite.c and session.c (memory of single statements
  * and of interactive sessions), canonical.c and keys.c (fingerprints,
- * derived keys).
+ * derived keys).  The worker has a header of its own, idem_worker.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,6 +40,7 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
+#include "port/atomics.h"
 #include "storage/lock.h"
 #include "utils/jsonb.h"
 #include "utils/relcache.h"
@@ -48,6 +49,7 @@
 #include "idem_compat.h"
 
 #define IDEM_EXTENSION_NAME "idem_tool"
+#define IDEM_TABLE_NAME		"idempotency_keys"
 
 /* Limits of the contract, in bytes of the server encoding */
 #define IDEM_MAX_SCOPE		255
@@ -69,6 +71,7 @@
  */
 #define IDEM_LOCK_INSERTING	73
 #define IDEM_LOCK_POLLING	74
+#define IDEM_LOCK_LAUNCHER	75
 
 #define ERRCODE_IDEM_MISMATCH		MAKE_SQLSTATE('I', 'K', '0', '0', '1')
 #define ERRCODE_IDEM_LOST			MAKE_SQLSTATE('I', 'K', '0', '0', '2')
@@ -231,9 +234,12 @@ extern TimestampTz idem_seconds_after(TimestampTz start, int seconds);
 extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
 									   const Interval *span);
 
+/* extension.c */
+extern Oid	idem_extension_schema(void);
+extern Oid	idem_store_locate(Oid *extension);
+
 /* keystore.c */
 extern void idem_store_init(void);
-extern Oid	idem_extension_schema(void);
 extern void idem_store_open(IdemStore *store);
 extern void idem_store_lock_for_write(IdemStore *store);
 extern Relation idem_store_pkey(IdemStore *store);
@@ -444,6 +450,38 @@ extern char *idem_describe(const IdemKey *key, const IdemRow *row);
 extern pg_noreturn void idem_report_denied(const IdemKey *key) ;
 extern pg_noreturn void idem_report(IdemError error, const IdemKey *key,
 						const IdemRow *row) ;
+
+/*
+ * stats.c: what callers do is counted, per database, if the library is
+ * preloaded; at once, so that a rollback does not take it back
+ */
+typedef enum IdemCount
+{
+	IDEM_COUNT_RESERVED,
+	IDEM_COUNT_TAKEN_OVER,
+	IDEM_COUNT_REPLAYED,
+	IDEM_COUNT_IN_PROGRESS,
+	IDEM_COUNT_UNKNOWN,			/* answered "expired" */
+	IDEM_COUNT_MISMATCHED,		/* IK001 */
+	IDEM_COUNT_COMPLETED,
+	IDEM_COUNT_FAILED,
+	IDEM_COUNT_RELEASED,
+	IDEM_COUNT_ABANDONED,
+	IDEM_COUNT_EXTENDED,
+	IDEM_COUNT_LOST,			/* IK002 */
+	IDEM_COUNTS
+} IdemCount;
+
+extern pg_atomic_uint64 *idem_counts;	/* this session's, once it has any */
+
+extern bool idem_stats_attach(void);
+
+static inline void
+idem_count(IdemCount what)
+{
+	if (idem_counts != NULL || idem_stats_attach())
+		pg_atomic_fetch_add_u64(&idem_counts[what], 1);
+}
 
 /* canonical.c */
 extern void idem_canonical_append(StringInfo buf, JsonbContainer *jc);

@@ -12,11 +12,9 @@
 #include "idem_tool.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/sysattr.h"
 #include "access/table.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "common/int.h"
@@ -30,7 +28,6 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-#define IDEM_TABLE_NAME		"idempotency_keys"
 #define IDEM_SEQUENCE_NAME	"idempotency_keys_token_seq"
 #define IDEM_ANSWER_NAME	"idem_answer"
 
@@ -117,32 +114,6 @@ check_layout(Relation rel)
 					 errmsg("table \"%s\" does not have the columns that extension \"%s\" made",
 							RelationGetRelationName(rel), IDEM_EXTENSION_NAME)));
 	}
-}
-
-/* The schema that the extension was installed in */
-Oid
-idem_extension_schema(void)
-{
-	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
-	Oid			schema = InvalidOid;
-	ScanKeyData skey;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&skey, Anum_pg_extension_extname, BTEqualStrategyNumber,
-				F_NAMEEQ, CStringGetDatum(IDEM_EXTENSION_NAME));
-	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &skey);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-
-	if (!OidIsValid(schema))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("extension \"%s\" does not exist", IDEM_EXTENSION_NAME)));
-	return schema;
 }
 
 /*

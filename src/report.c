@@ -102,6 +102,9 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 		},
 	};
 
+	if (error == IDEM_MISMATCH || error == IDEM_LOST)
+		idem_count(error == IDEM_LOST ? IDEM_COUNT_LOST :
+				   IDEM_COUNT_MISMATCHED);
 	ereport(ERROR,
 			(errcode(errors[error].sqlstate),
 			 errmsg("%s", _(errors[error].message)),

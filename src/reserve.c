@@ -301,7 +301,11 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 	idem_writer_close(writer);
 
 	if (result == IDEM_WRITTEN)
+	{
+		idem_count(verdict == TAKE_OVER ? IDEM_COUNT_TAKEN_OVER :
+				   IDEM_COUNT_RESERVED);
 		return ANSWERED;
+	}
 	return result == IDEM_BUSY ? MUST_WAIT : LOOK_AGAIN;
 }
 
@@ -347,13 +351,16 @@ attempt(ReserveCall *call)
 	switch (verdict)
 	{
 		case REPLAY:
+			idem_count(IDEM_COUNT_REPLAYED);
 			answer(call, &store, &look.row, look.row.status, look.now);
 			break;
 		case IN_OUR_HANDS:
+			idem_count(IDEM_COUNT_IN_PROGRESS);
 			answer(call, &store, &look.row, IDEM_IN_PROGRESS, look.now);
 			call->outcome->ours = true;
 			break;
 		case TOO_LATE:
+			idem_count(IDEM_COUNT_UNKNOWN);
 			answer(call, &store, &look.row, IDEM_EXPIRED, look.now);
 			break;
 		case BUSY:
@@ -403,6 +410,8 @@ idem_reserve_key(const IdemReserveRequest *request,
 		MemoryContextSwitchTo(cxt);
 	}
 	idem_wait_end(&wait);
+	if (result != ANSWERED)
+		idem_count(IDEM_COUNT_IN_PROGRESS);
 	idem_session_note(&request->key,
 					  outcome->status == IDEM_RESERVED ? outcome->token : 0);
 

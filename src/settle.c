@@ -93,6 +93,21 @@ is_own_reservation(SettleCall *call, IdemLook *look, IdemStore *store)
 		idem_session_token(&call->key) == look->row.token;
 }
 
+/* What a call that was successful counts as */
+static IdemCount
+counts_as(SettleKind kind)
+{
+	static const IdemCount count_of[] = {
+		[COMPLETE] = IDEM_COUNT_COMPLETED,
+		[FAIL] = IDEM_COUNT_FAILED,
+		[RELEASE] = IDEM_COUNT_RELEASED,
+		[ABANDON] = IDEM_COUNT_ABANDONED,
+		[EXTEND] = IDEM_COUNT_EXTENDED,
+	};
+
+	return count_of[kind];
+}
+
 /* The status column that the settled row gets */
 static IdemStatus
 settled_status(SettleKind kind)
@@ -257,6 +272,7 @@ write_settled(SettleCall *call, IdemStore *store, IdemLook *look)
 						  settled_status(call->kind), look->row.token);
 		note_stored(call, &stored);
 		note_durable(call, made_here);
+		idem_count(counts_as(call->kind));
 	}
 	idem_writer_close(writer);
 	return result == IDEM_WRITTEN;
