@@ -1,6 +1,7 @@
 -- The sweep called by hand, on a server that does not preload the library:
 -- what it takes and what it leaves.  Times are far from now either way.
 
+TRUNCATE idempotency_keys;
 CREATE FUNCTION add(k text, st text, ago interval, memory text DEFAULT NULL)
 RETURNS void LANGUAGE sql AS $$
 	INSERT INTO idempotency_keys (key, status, attempt, maybe_ran, token, owner,

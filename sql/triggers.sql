@@ -390,6 +390,20 @@ SELECT status, attempt FROM idem_reserve('nested before');
 SELECT key, status FROM idempotency_keys ORDER BY key;
 CALL drop_triggers();
 DROP FUNCTION audit;
+-- the row itself, which is gone then: nobody is told that he has it
+CREATE FUNCTION remove() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM idempotency_keys WHERE scope = NEW.scope AND key = NEW.key;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER remove AFTER INSERT OR UPDATE ON idempotency_keys FOR EACH ROW
+	WHEN (NEW.key = 'nested') EXECUTE FUNCTION remove();
+SELECT outcome_of($$SELECT idem_forget('nested')$$) AS forgotten;
+DELETE FROM idempotency_keys WHERE key = 'nested';
+SELECT outcome_of($$SELECT idem_reserve('nested')$$);
+SELECT count(*) FROM idempotency_keys WHERE key = 'nested';
+CALL drop_triggers();
+DROP FUNCTION remove;
 -- the row itself, behind the back of the update that is under way
 CREATE FUNCTION self() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -58,7 +58,9 @@ idem_name_error(const char *str, int len, int maxlen, bool empty_ok)
 		if (*c != ' ')
 			blank = false;
 	}
-	return blank ? "must not be empty or blank" : NULL;
+	if (!blank)
+		return NULL;
+	return empty_ok ? "must not be blank" : "must not be empty or blank";
 }
 
 /*

@@ -37,6 +37,7 @@ struct IdemWriter
 	MemoryContext cxt;			/* holds all of this */
 	IdemStore  *store;			/* of the current call, like the key */
 	const IdemKey *key;
+	int64		token;			/* of the row that was written, 0 if none */
 	EState	   *estate;
 	ResultRelInfo rri;
 	EPQState	epq;			/* never used, but triggers want one */
@@ -115,9 +116,7 @@ reuse_writer(IdemStore *store)
 	return writer;
 }
 
-/*
- * Get ready to write one row.
- */
+/* Get ready to write one row */
 IdemWriter *
 idem_writer_open(IdemStore *store, const IdemKey *key)
 {
@@ -128,6 +127,7 @@ idem_writer_open(IdemStore *store, const IdemKey *key)
 	writer = kept_writer ? reuse_writer(store) : build_writer(store);
 	writer->store = store;
 	writer->key = key;
+	writer->token = 0;
 	writer->estate->es_snapshot = GetActiveSnapshot();
 	writer->estate->es_output_cid = GetCurrentCommandId(true);
 	ExecClearTuple(writer->slot);
@@ -136,11 +136,26 @@ idem_writer_open(IdemStore *store, const IdemKey *key)
 	return writer;
 }
 
-/* The slot whose values idem_writer_insert() and _update() store */
 TupleTableSlot *
 idem_writer_slot(IdemWriter *writer)
 {
 	return writer->slot;
+}
+
+/* AFTER triggers have run: is the row that was written still there? */
+static void
+check_row_is_kept(IdemWriter *writer)
+{
+	IdemLook	look;
+
+	idem_look_init(&look, writer->store);
+	idem_look(&look, writer->store, writer->key, true);
+	if (!look.found || look.row.token != writer->token)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a trigger on table \"%s\" removed the row",
+						RelationGetRelationName(writer->rri.ri_RelationDesc))));
+	idem_look_end(&look);
 }
 
 /* Fire what waited for the end of the statement, and let go of everything */
@@ -153,6 +168,8 @@ idem_writer_close(IdemWriter *writer)
 
 	/* our next look, and the caller's next statement, must see the row */
 	CommandCounterIncrement();
+	if (writer->rri.ri_TrigDesc && writer->token != 0)
+		check_row_is_kept(writer);
 
 	if (writer->keepable && writer->generation == generation &&
 		kept_writer == NULL)
@@ -163,9 +180,8 @@ idem_writer_close(IdemWriter *writer)
 		return;
 	}
 
-	/* closes the indexes, and the relations that triggers have opened */
 	if (!writer->keepable)
-		ExecCloseResultRelations(writer->estate);
+		ExecCloseResultRelations(writer->estate);	/* and what triggers opened */
 	ExecResetTupleTable(writer->estate->es_tupleTable, false);
 	FreeExecutorState(writer->estate);
 	MemoryContextDelete(writer->cxt);
@@ -260,6 +276,17 @@ insert_index_entries(IdemWriter *writer, bool update, bool *conflict,
 									only_summarizing);
 }
 
+/* The row in the slot was stored */
+static IdemWriteResult
+note_written(IdemWriter *writer)
+{
+	bool		isnull;
+
+	writer->token = DatumGetInt64(slot_getattr(writer->slot, Anum_idem_token,
+											   &isnull));
+	return IDEM_WRITTEN;
+}
+
 /* Store the new row unless the primary key has a conflict */
 static bool
 insert_speculatively(IdemWriter *writer, List **recheck)
@@ -310,7 +337,7 @@ idem_writer_insert(IdemWriter *writer)
 
 	ExecARInsertTriggers(estate, rri, writer->slot, recheck, transition);
 	ExecASInsertTriggers(estate, rri, transition);
-	return IDEM_WRITTEN;
+	return note_written(writer);
 }
 
 /* What the table access method said of a row that we want to write */
@@ -412,12 +439,11 @@ idem_writer_update(IdemWriter *writer, ItemPointer tid, bool anew)
 											 &lockmode, &update_indexes));
 	if (result != IDEM_WRITTEN)
 		return result;
-
 	if (IDEM_NEEDS_INDEXES(update_indexes))
 		recheck = insert_index_entries(writer, true, NULL,
 									   IDEM_ONLY_SUMMARIZING(update_indexes));
 	ExecARUpdateTriggers(estate, rri, NULL, NULL, tid, NULL, writer->slot,
 						 recheck, transition, false);
 	ExecASUpdateTriggers(estate, rri, transition);
-	return IDEM_WRITTEN;
+	return note_written(writer);
 }
