@@ -80,6 +80,21 @@ INSERT INTO expected VALUES
 ('idem_call_key',
  'tool text, args jsonb, turn text DEFAULT NULL::text',
  'text', 'c', 'i', 's', false),
+('idem_sweep', 'OUT expired bigint, OUT deleted bigint, OUT pages bigint',
+ 'record', 'c', 'v', 'u', false),
+('idem_start_worker', '', 'boolean', 'c', 'v', 'u', false),
+('idem_wake_worker', '', 'boolean', 'c', 'v', 'u', false),
+('idem_stats_read',
+ 'OUT datid oid, OUT reserved bigint, OUT taken_over bigint, '
+ 'OUT replayed bigint, OUT in_progress bigint, OUT unknown bigint, '
+ 'OUT mismatched bigint, OUT completed bigint, OUT failed bigint, '
+ 'OUT released bigint, OUT abandoned bigint, OUT extended bigint, '
+ 'OUT lost bigint, OUT swept_expired bigint, OUT swept_deleted bigint, '
+ 'OUT swept_forgotten bigint, OUT sweep_refused bigint, OUT rounds bigint, '
+ 'OUT last_round timestamp with time zone, OUT last_duration interval, '
+ 'OUT "position" bigint, OUT table_pages bigint, OUT revolution interval, '
+ 'OUT since timestamp with time zone',
+ 'SETOF record', 'c', 'v', 's', false),
 ('idem_grant',
  'role regrole, part text DEFAULT ''caller''::text',
  'void', 'plpgsql', 'v', 'u', false);
@@ -128,8 +143,8 @@ SELECT is_empty(
 	  WHERE pronamespace <> 'public'::regnamespace$$,
 	'all are in the extension''s schema');
 SELECT set_eq('SELECT proname::text, prorows FROM functions WHERE proretset',
-			  $$VALUES ('idem_lookup', 1::real)$$,
-			  'one returns a set, of a row at most');
+			  $$VALUES ('idem_lookup', 1::real), ('idem_stats_read', 10)$$,
+			  'two return a set, and how large it is likely to be');
 SELECT is_empty(
 	$$SELECT proname FROM functions JOIN pg_language AS l ON l.oid = prolang
 	  WHERE lanname = 'c'

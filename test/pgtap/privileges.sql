@@ -93,10 +93,12 @@ SELECT set_eq(
 SELECT set_eq(
 	$$EXECUTE executable('regress_idem_operator')$$,
 	ARRAY['idem_lookup', 'idem_resolve', 'idem_forget', 'idem_memory_end',
-		  'idem_register', 'idem_unregister'], 'functions of an operator');
+		  'idem_register', 'idem_unregister', 'idem_sweep',
+		  'idem_stats_read'], 'functions of an operator');
 SELECT set_eq(
 	$$EXECUTE executable('regress_idem_monitor')$$,
-	ARRAY['idem_lookup', 'idem_memory_end'], 'functions of a monitor');
+	ARRAY['idem_lookup', 'idem_memory_end', 'idem_stats_read'],
+	'functions of a monitor');
 
 SELECT table_privs_are('public', relname, 'regress_idem_caller',
 					   ARRAY[]::text[], 'a caller has no use for ' || relname)
