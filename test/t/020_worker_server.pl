@@ -71,6 +71,12 @@ is( $node->safe_psql('postgres',
 	) =~ s/^active\|sweeping database "postgres"/idle|/r,
 	'idle||t|t|t',
 	'an idle launcher has no transaction and no stale query');	# 12
+my $event = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000
+  ? 'IdemToolLauncherMain' : 'Extension';
+ok( $node->poll_query_until('postgres',
+		"SELECT wait_event = '$event' FROM pg_stat_activity WHERE backend_type = 'idem_tool launcher'"
+	),
+	"its wait event is $event");
 is( $node->safe_psql('postgres',
 		"SELECT position <= table_pages, table_pages > 0, revolution > '0', last_duration < '1 minute', last_round > now() - interval '1 minute' FROM idem_stats WHERE datname = 'postgres'"
 	),
