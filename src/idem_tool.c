@@ -111,7 +111,7 @@ define_worker(void)
 	DefineCustomIntVariable("idem_tool.sweep_pages",
 							"Pages of the table that a round of the sweep visits at most.",
 							NULL,
-							&idem_sweep_pages, 8192,
+							&idem_sweep_pages, 16384,
 							1, INT_MAX, PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 }

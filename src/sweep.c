@@ -39,8 +39,8 @@
  * IDEM_BRIEF_WAIT.
  */
 #define IDEM_BATCH_FIRST	32
-#define IDEM_BATCH_LARGEST	256
-#define IDEM_BATCH_USECS	(8 * 1000)
+#define IDEM_BATCH_LARGEST	128
+#define IDEM_BATCH_USECS	(4 * 1000)
 
 /*
  * The end of a round: no reading after the first, no writing after the second,

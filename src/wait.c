@@ -99,6 +99,9 @@ wait_for_lock_until(IdemWait *wait, TransactionId rival, TimestampTz end)
 	{
 		LockTimeout = (int) Min(msecs, INT_MAX);
 		wait_for_lock(wait, rival, owner);
+
+		/* the time may have run out just as we got the lock */
+		CHECK_FOR_INTERRUPTS();
 	}
 	PG_CATCH();
 	{

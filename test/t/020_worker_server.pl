@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_server('main');
-my $offset;
+my ($offset, $psql);
 
 # --- SIGHUP and CREATE EXTENSION: a server that is busy with other things
 # naps long, yet hears of both at once
@@ -71,6 +71,12 @@ is( $node->safe_psql('postgres',
 	) =~ s/^active\|sweeping database "postgres"/idle|/r,
 	'idle||t|t|t',
 	'an idle launcher has no transaction and no stale query');	# 12
+my $event = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000
+  ? 'IdemToolLauncherMain' : 'Extension';
+ok( $node->poll_query_until('postgres',
+		"SELECT wait_event = '$event' FROM pg_stat_activity WHERE backend_type = 'idem_tool launcher'"
+	),
+	"its wait event is $event");
 is( $node->safe_psql('postgres',
 		"SELECT position <= table_pages, table_pages > 0, revolution > '0', last_duration < '1 minute', last_round > now() - interval '1 minute' FROM idem_stats WHERE datname = 'postgres'"
 	),
@@ -164,9 +170,46 @@ $node->reload;
 ok(wait_rounds($node, 'postgres', 2), 'workers may be terminated');	# 19
 isnt(launcher_pid($node), 0, 'the launcher does not mind');
 
+# The same for one that is certainly not connected yet: it sleeps before that.
+SKIP:
+{
+	skip 'no /proc', 2 unless -d '/proc/self';
+
+	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+	my $early = sub {
+		for my $proc (glob '/proc/[0-9]*')
+		{
+			my ($cmd, $status) = ('', '');
+			eval {
+				$cmd = slurp_file("$proc/cmdline");
+				$status = slurp_file("$proc/status");
+			};
+			return $proc =~ s{/proc/}{}r
+			  if $cmd =~ /idem_tool worker/ && $status =~ /^PPid:\s+$postmaster$/m;
+		}
+		return 0;
+	};
+	$psql = $node->background_psql('postgres');
+	$psql->query_safe('ALTER SYSTEM SET post_auth_delay = 2');
+	$psql->query_safe('SELECT pg_reload_conf()');
+	my $worker = 0;
+	wait_until(
+		sub {
+			$worker = $early->();
+			return $worker && $psql->query_safe(
+				"SELECT count(*) FROM pg_stat_activity WHERE pid = $worker") eq '0';
+		});
+	kill 'TERM', $worker;
+	ok($worker > 0, 'a worker is terminated before it is connected');
+	$psql->query_safe('ALTER SYSTEM RESET post_auth_delay');
+	$psql->query_safe('SELECT pg_reload_conf()');
+	$psql->quit;
+	ok(wait_rounds($node, 'postgres', 2), 'which stops nothing');
+}
+
 # A crash of another backend takes everybody down, and everybody is back.
 $pid = launcher_pid($node);
-my $psql = $node->background_psql('postgres');
+$psql = $node->background_psql('postgres');
 my $backend = $psql->query('SELECT pg_backend_pid()');
 kill 'KILL', $backend;
 $psql->{run}->finish;

@@ -29,7 +29,8 @@ my $pid = launcher_pid($node);
 my $psql = $node->background_psql('postgres');
 $psql->query_until(qr/start/, <<'SQL');
 \echo start
-SET force_parallel_mode = on;
+SELECT set_config(name, 'on', false) FROM pg_settings
+	WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT pg_sleep(4) FROM pg_class LIMIT 1;
 SQL
 ok( $node->wait_for_log(qr/found no free worker process and will try again/, $offset),
