@@ -48,7 +48,8 @@ as_server() {
 start_server() (
 	trap '' INT TERM HUP
 	as_server pg_ctl -D "$home/data" -l "$home/server.log" -w start -o \
-		"-c listen_addresses= -c unix_socket_directories='$home'"
+		"-c listen_addresses= -c unix_socket_directories='$home' \
+		-c shared_preload_libraries=idem_tool -c idem_tool.naptime=100ms"
 )
 
 # In background, so that a signal to this script is heard at once.  run.py
@@ -97,9 +98,42 @@ cat <<'END'
 END
 run_part with
 
+# A caller who dies with a key in his hands: his connection is gone, his
+# reservation committed.  Waits for the worker, no longer than 20 seconds.
+dying_caller() {
+	as_server psql -X -q -A -t -v ON_ERROR_STOP=1 <<-'END'
+	SELECT format('   %s: attempt %s, for a second; then the caller is killed', status, attempt)
+		FROM idem_reserve('charge:late', '1 s', holder => 'caller 1');
+	DO $$ BEGIN
+		FOR i IN 1 .. 200 LOOP
+			EXIT WHEN EXISTS (SELECT FROM idempotency_keys
+				WHERE key = 'charge:late' AND status = 'expired');
+			PERFORM pg_sleep(0.1);
+			COMMIT;
+		END LOOP;
+	END $$;
+	SELECT format('   idem_stuck: %s, attempt %s by %s, who began %s ago', key,
+			attempt, holder, date_trunc('second', stuck_for))
+		FROM idem_stuck;
+	SELECT format('   %s: attempt %s, an earlier one may have run: %s', status, attempt, maybe_ran)
+		FROM idem_reserve('charge:late', '1 min', holder => 'caller 2');
+	END
+}
+
 cat <<'END'
 
-3. If the effect is in the same database, one transaction does it all.  These
+3. A caller dies in the middle.  His lease lapses, the worker marks the key,
+   operators see it, and the next caller takes it over.
+
+END
+late=$(dying_caller)
+echo "$late"
+grep -q 'reserved: attempt 2, an earlier one may have run: t' <<<"$late"
+grep -q 'idem_stuck: charge:late, attempt 1 by caller 1' <<<"$late"
+
+cat <<'END'
+
+4. If the effect is in the same database, one transaction does it all.  These
    lines are yours to copy.  Then the same request comes a second time.
 
 END
