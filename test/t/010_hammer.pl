@@ -28,9 +28,10 @@ $observer->query('CREATE EXTENSION pgstattuple');
 # Is the table in order?
 sub check_table
 {
-	my $name = shift;
+	my ($name) = @_;
 
-	is($observer->query("SELECT bt_index_check('idempotency_keys_pkey', true)"),
+	is( $observer->query(
+			"SELECT bt_index_check('idempotency_keys_pkey', true)"),
 		'', "$name: index has every row");
 	is($observer->query("SELECT * FROM verify_heapam('idempotency_keys')"),
 		'', "$name: table is in order");
@@ -51,11 +52,21 @@ SKIP:
 			$node->connstr('postgres'), $seed, $seconds ],
 		'>', \$out, '2>', \$err);
 	is($err, '', 'clients end well');
-	for (split /\n/, $out)
+	foreach (split /\n/, $out)
 	{
-		if (/^(ok|not ok) - (.*)/) { ok($1 eq 'ok', $2); }
-		else { s/^# //; note $_; }
+		if (/^(ok|not ok) - (.*)/)
+		{
+			ok($1 eq 'ok', $2);
+		}
+		else
+		{
+			note s/^# //r;
+		}
 	}
+	ok(eventually($observer, <<'END'), 'the sweep has had its share');
+SELECT n_tup_del > 0 FROM pg_stat_user_tables
+WHERE relname = 'idempotency_keys'
+END
 	check_table('random mix');
 }
 
@@ -69,7 +80,8 @@ append_to_file($script, <<'END');
 SELECT pg_advisory_xact_lock_shared(:n);
 WITH r AS MATERIALIZED (SELECT * FROM idem_reserve('key ' || :n, '1 hour'))
 INSERT INTO side_effect
-SELECT :n, token, attempt, pg_current_xact_id() FROM r WHERE status = 'reserved';
+SELECT :n, token, attempt, pg_current_xact_id() FROM r
+WHERE status = 'reserved';
 END
 $observer->query(<<'END');
 CREATE TABLE side_effect (n int, token bigint, attempt int, xid xid8);
@@ -106,8 +118,9 @@ sub barrier
 	my ($keys, $name) = @_;
 	my $referee = session($node);
 
-	$referee->query(
-		"SELECT count(pg_advisory_lock(n)) FROM generate_series(1, $keys) AS n");
+	$referee->query(<<"END");
+SELECT count(pg_advisory_lock(n)) FROM generate_series(1, $keys) AS n
+END
 	$referee->send("CALL referee($sessions, $keys)");
 	all_ask($keys, $name);
 	is($referee->answer->{message}, '', "$name: all have met");
@@ -118,7 +131,7 @@ sub barrier
 # What the table's counters say, once those have arrived
 sub counters
 {
-	my $writes = shift;
+	my ($writes) = @_;
 
 	eventually($observer, <<"END") or diag 'counters have not arrived';
 SELECT n_tup_ins + n_tup_upd >= $writes FROM pg_stat_user_tables
@@ -177,7 +190,8 @@ END
 	is($observer->query(
 			'SELECT last_value FROM idempotency_keys_token_seq'),
 		'650', 'lapsed keys: losers take no token');
-	is(counters(500 + 500 + 150), '500|650|0', 'lapsed keys: losers write nothing');
+	is(counters(500 + 500 + 150),
+		'500|650|0', 'lapsed keys: losers write nothing');
 	check_table('barrier');
 }
 
@@ -192,7 +206,8 @@ BEGIN
 	FOR i IN 1 .. rounds LOOP
 		SELECT * INTO STRICT a FROM idem_reserve('loop', '1 hour');
 		COMMIT;
-		IF a.status IS NULL OR a.status NOT IN ('reserved', 'in_progress') THEN
+		IF a.status IS NULL OR
+			a.status NOT IN ('reserved', 'in_progress') THEN
 			RAISE EXCEPTION 'answered %', a;
 		END IF;
 		IF a.status = 'reserved' THEN

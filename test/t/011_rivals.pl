@@ -1,15 +1,15 @@
 # Plain SQL moves the rows under the hands of the functions.
 #
 # An administrator's indexes keep every update from being heap-only, so each
-# puts the row in another place with an index entry of its own; two sessions do
-# nothing else, now and then by DELETE and INSERT, and a third one vacuums.  The
-# keys are of kinds whose right answers are known whatever the rivals do:
+# puts the row in another place with an index entry of its own.  Two sessions
+# do nothing else, now and then by DELETE and INSERT, and a third one vacuums.
+# The keys are of kinds whose right answers are known whatever the rivals do:
 #
-#	done	settled for good, and their rows never absent in any committed state
-#	held	in progress for good
+#	done	settled for good; each commit leaves the row there
+#	held	in progress for good, likewise
 #	mine	each used by one caller alone, who knows what comes next
 #	gone	removed and put there by the rivals as well: anything but an error
-#		from an index
+#			from an index
 
 use strict;
 use warnings FATAL => 'all';
@@ -34,7 +34,8 @@ ALTER TABLE idempotency_keys SET (fillfactor = 100);
 ALTER TABLE idempotency_keys ADD note int NOT NULL DEFAULT 0;
 CREATE INDEX by_expiry ON idempotency_keys (expires_at);
 CREATE INDEX by_note ON idempotency_keys (note);
-CREATE INDEX by_result ON idempotency_keys ((result ->> 'n')) WHERE status = 'done';
+CREATE INDEX by_result ON idempotency_keys ((result ->> 'n'))
+	WHERE status = 'done';
 
 CREATE TABLE wrong (what text);
 CREATE TABLE committed (who text, calls bigint, writes bigint);
@@ -53,7 +54,8 @@ CREATE PROCEDURE check_that(fine boolean, what text, answer anyelement)
 LANGUAGE plpgsql AS $$
 BEGIN
 	IF fine IS NOT TRUE THEN
-		INSERT INTO wrong VALUES (what || ': ' || coalesce(answer::text, 'null'));
+		INSERT INTO wrong
+		VALUES (what || ': ' || coalesce(answer::text, 'null'));
 	END IF;
 END $$;
 
@@ -194,8 +196,9 @@ DECLARE
 	b boolean;
 BEGIN
 	SELECT * INTO STRICT a FROM idem_reserve(k);
-	CALL check_that(coalesce(a.status IN ('reserved', 'in_progress', 'done'), false)
-		AND (a.token IS NOT NULL) = (a.status = 'reserved'), 'reserve, gone', a);
+	CALL check_that(a.status IN ('reserved', 'in_progress', 'done')
+		AND (a.token IS NOT NULL) = (a.status = 'reserved'),
+		'reserve, gone', a);
 	IF a.status <> 'reserved' THEN
 		RETURN;
 	END IF;
@@ -223,11 +226,11 @@ DECLARE
 	writes bigint := 0;
 	last idem_answer;
 	released boolean := false;
-	levels text[] := '{read committed, read committed, read committed, repeatable read, serializable}';
+	levels text[] := '{read committed, repeatable read, serializable}';
 BEGIN
 	WHILE clock_timestamp() < deadline LOOP
 		PERFORM set_config('default_transaction_isolation',
-			levels[1 + floor(random() * 5)], false);
+			levels[1 + floor(random() * 3)], false);
 		COMMIT;
 		SELECT * INTO k FROM known OFFSET floor(random() * 12) LIMIT 1;
 		CASE floor(random() * 10)
@@ -388,12 +391,14 @@ CREATE TRIGGER after_delete AFTER DELETE ON idempotency_keys
 END
 
 rivalry($seconds * 0.6, 'triggers');
-is($observer->query('SELECT count(*) - (SELECT sum(writes) FROM committed) FROM audit'),
-	'0', 'triggers: one row trigger for each committed write');
-is($observer->query(<<'END'), '', 'triggers: transition tables have the same rows');
-SELECT op, count(*), s FROM audit
-FULL JOIN (SELECT op, sum(n) AS s FROM audit_statements GROUP BY op) AS t USING (op)
-GROUP BY op, s HAVING count(*) <> s
+is($observer->query(<<'END'), '0', 'triggers: each committed write fires');
+SELECT count(*) - (SELECT sum(writes) FROM committed) FROM audit
+END
+is($observer->query(<<'END'), '', 'triggers: transition tables have its row');
+SELECT op, count(*), s
+FROM audit FULL JOIN (
+	SELECT op, sum(n) AS s FROM audit_statements GROUP BY op) AS t USING (op)
+GROUP BY op, s HAVING count(*) IS DISTINCT FROM s
 END
 
 $node->stop;

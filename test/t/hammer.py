@@ -4,10 +4,10 @@
 
 Each client is a process with a connection of its own.  It calls idem_tool's
 functions at random, in single statements and in transactions of every kind,
-with tokens that are right, stale, wrong or missing, its own and others'.  Each
-win is recorded in a side table within the same transaction.  Some more sessions
-run inside the server, where no client's round trip keeps their calls apart,
-and one removes and marks rows past their time, as a sweep does.
+with tokens that are right, stale, wrong or missing, its own and others'.
+Some more sessions run inside the server, where no client's round trip keeps
+their calls apart, and one sweeps.  Each win is recorded in a side table
+within the same transaction.
 
 When all are done, judge.py goes through the logs.  Prints one line per check,
 as "ok - name" or "not ok - name" and what was wrong.
@@ -153,7 +153,8 @@ SELECT status, result::text, token, attempt, maybe_ran, us(created_at),
 FROM r'''
 WIN = ''', w AS (
     INSERT INTO win
-    SELECT %(scope)s, %(key)s, attempt, token, created_at, pg_current_xact_id()
+    SELECT %(scope)s, %(key)s, attempt, token, created_at,
+        pg_current_xact_id()
     FROM r WHERE status = 'reserved')'''
 
 SETTLE = '''
@@ -316,7 +317,8 @@ class Client:
                           (' READ ONLY' if txn.read_only else ''))
         if rng.random() < 0.1:
             txn.lock_timeout = True
-            self.conn.execute(f'SET LOCAL lock_timeout = {rng.randint(5, 100)}')
+            self.conn.execute('SET LOCAL lock_timeout = '
+                              f'{rng.randint(5, 100)}')
 
     def rollback_to(self, txn):
         start = now()
@@ -381,34 +383,12 @@ class Client:
 
 
 def sweep(conninfo, deadline):
-    """What a sweep may do to rows, and when it did"""
+    """Mark and remove rows past their time; returns when that was done"""
     spans = []
     with connect(conninfo) as conn:
         while time.time() < deadline:
             start = now()
-            conn.execute('''
-                WITH past AS (
-                    SELECT scope, key FROM idempotency_keys
-                    WHERE status <> 'in_progress'
-                    AND expires_at < clock_timestamp()
-                    FOR UPDATE SKIP LOCKED)
-                DELETE FROM idempotency_keys AS k USING past
-                WHERE (k.scope, k.key) = (past.scope, past.key)
-                AND status <> 'in_progress' AND expires_at < clock_timestamp()
-                ''')
-            conn.execute('''
-                WITH past AS (
-                    SELECT scope, key FROM idempotency_keys
-                    WHERE status = 'in_progress'
-                    AND expires_at < clock_timestamp()
-                    FOR UPDATE SKIP LOCKED)
-                UPDATE idempotency_keys AS k
-                SET status = 'expired',
-                    expires_at = expires_at +
-                        current_setting('idem_tool.unknown_ttl')::interval
-                FROM past WHERE (k.scope, k.key) = (past.scope, past.key)
-                AND status = 'in_progress' AND expires_at < clock_timestamp()
-                ''')
+            conn.execute('SELECT idem_sweep()')
             spans.append((start, now()))
             time.sleep(0.05)
     return spans

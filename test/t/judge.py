@@ -167,7 +167,8 @@ def running(call, state, at_once):
     need(at_once or call.end - call.start >= call.usecs('wait', 0),
          'did not wait')
     figures(a, state)
-    need(state.lease > call.start or state.maker is call.txn, 'lease was over')
+    need(state.lease > call.start or state.maker is call.txn,
+         'lease was over')
     if a.expires is None:
         need(state.lease <= call.end, 'expires_at is missing')
         return state
