@@ -154,3 +154,12 @@ DROP OWNED BY regress_idem_sweep;
 DROP ROLE regress_idem_sweep;
 DROP TABLE told, fired;
 DROP FUNCTION add, object, record;
+
+-- records of the audit go after idem_tool.audit_ttl, others stay
+INSERT INTO idem_audit (at, role, session_role, action, scope, key, old_status,
+	new_status)
+SELECT clock_timestamp() - days * interval '1 day', current_user, session_user,
+	'resolve', '', 'old', 'expired', 'done'
+FROM unnest(ARRAY[92, 91, 89]) AS days;
+SELECT pages > 0 AS swept FROM idem_sweep();
+SELECT count(*) FROM idem_audit WHERE key = 'old';
