@@ -160,5 +160,11 @@ SELECT :answer FROM idem_reserve('short');
 SELECT idem_fail('short', '1', token_of('short'), '1 microsecond');
 SELECT count(*) FROM idem_lookup('short');
 
+-- a row that the running statement has deleted is absent
+SELECT status FROM idem_reserve('deleted');
+DELETE FROM idempotency_keys WHERE key = 'deleted'
+RETURNING (SELECT count(*) FROM idem_lookup('deleted')) AS found,
+	outcome_of($$SELECT idem_release('deleted', 1)$$) AS released;
+
 TRUNCATE idempotency_keys;
 DROP TABLE forgotten, versions;

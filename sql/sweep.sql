@@ -116,7 +116,9 @@ CREATE TRIGGER a AFTER DELETE OR UPDATE ON idempotency_keys FOR EACH ROW EXECUTE
 CREATE TRIGGER s AFTER DELETE OR UPDATE ON idempotency_keys EXECUTE FUNCTION record();
 SELECT add('one', 'done', '1 day'), add('two', 'done', '1 day'), add('three', 'in_progress', '1 hour');
 SELECT expired, deleted FROM idem_sweep();
-SELECT what, count(*) FROM fired GROUP BY what ORDER BY what;
+-- how many statements it takes is a matter of time
+SELECT what, CASE WHEN what LIKE '%ROW' THEN count(*) END AS rows
+FROM fired GROUP BY what ORDER BY what;
 DROP TRIGGER a ON idempotency_keys;
 DROP TRIGGER b ON idempotency_keys;
 DROP TRIGGER s ON idempotency_keys;

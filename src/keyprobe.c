@@ -158,14 +158,17 @@ fetch_version(IdemStore *store, const IdemKey *key, CommandId curcid,
 	return found;
 }
 
-/* Is there a committed version of the key, or one of ours? */
+/*
+ * Is there a committed version of the key, or one of ours?  What the current
+ * command has done counts, as the dirty look has it.
+ */
 static bool
 key_exists(IdemStore *store, const IdemKey *key)
 {
 	TupleTableSlot *slot = table_slot_create(store->rel, NULL);
 	bool		exists;
 
-	exists = fetch_version(store, key, GetCurrentCommandId(false), slot);
+	exists = fetch_version(store, key, GetCurrentCommandId(false) + 1, slot);
 	ExecDropSingleTupleTableSlot(slot);
 	return exists;
 }

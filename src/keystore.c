@@ -65,7 +65,11 @@ static const struct
 	{"result", JSONBOID},
 };
 
-/* Cached identifiers; table is InvalidOid when they must be looked up */
+/*
+ * Cached identifiers.  The table's is watched for invalidations whether or not
+ * it is still "known", that is, trusted without looking it up again.
+ */
+static bool table_known = false;
 static Oid	table_oid = InvalidOid;
 static Oid	pkey_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
@@ -77,7 +81,7 @@ store_inval_callback(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == table_oid || relid == pkey_oid)
 	{
-		table_oid = InvalidOid;
+		table_known = false;
 		idem_writer_forget();
 		idem_hint_forget();
 	}
@@ -148,7 +152,13 @@ find_table(void)
 				 errmsg("objects of extension \"%s\" are missing",
 						IDEM_EXTENSION_NAME)));
 
-	table_oid = relid;			/* last: an error leaves nothing half known */
+	if (relid != table_oid)
+	{
+		idem_writer_forget();
+		idem_hint_forget();
+	}
+	table_oid = relid;
+	table_known = true;			/* last: an error leaves nothing half known */
 	return rel;
 }
 
@@ -159,12 +169,10 @@ find_table(void)
 static Relation
 open_known_table(void)
 {
-	Oid			relid = table_oid;
-
-	LockRelationOid(relid, AccessShareLock);
-	if (table_oid == relid)
-		return relation_open(relid, NoLock);
-	UnlockRelationOid(relid, AccessShareLock);
+	LockRelationOid(table_oid, AccessShareLock);
+	if (table_known)
+		return relation_open(table_oid, NoLock);
+	UnlockRelationOid(table_oid, AccessShareLock);
 	return NULL;
 }
 
@@ -172,7 +180,7 @@ open_known_table(void)
 void
 idem_store_open(IdemStore *store)
 {
-	store->rel = OidIsValid(table_oid) ? open_known_table() : NULL;
+	store->rel = table_known ? open_known_table() : NULL;
 	if (store->rel == NULL)
 		store->rel = find_table();
 	store->pkey = NULL;
