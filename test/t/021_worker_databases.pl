@@ -100,6 +100,8 @@ $node->safe_psql('postgres', 'CREATE DATABASE half');
 $node->safe_psql('postgres',
 	"UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'half'");
 $node->reload;
+# what is under way may still fail
+wait_rounds($node, 'postgres', 5);
 $offset = -s $node->logfile;
 wait_rounds($node, 'postgres', 10);
 is(count_in_log($node, qr/FATAL|ERROR/, $offset),
