@@ -41,6 +41,8 @@ suite() {
 		echo "$name: ended with status $status"
 		failed=$((failed + 1))
 	fi
+	# what could not run here must not go unnoticed
+	grep -E '# skip|skipped: ' -i "$log/$name" | sed "s/^/$name: /"
 	if [ "$failed" -ne "$failed_before" ]; then
 		cat "$log/$name"
 		find . -name regression.diffs -exec cat {} + 2>/dev/null
