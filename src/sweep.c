@@ -23,6 +23,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -50,6 +51,14 @@
 #define IDEM_ROUND_USECS	(1000 * 1000)
 #define IDEM_ROUND_LATEST	(2500 * 1000)
 
+/*
+ * How often somebody who called idem_sweep() tries to get the table, every 10
+ * milliseconds: VACUUM locks it for a moment to shorten it.  The worker has
+ * other databases to see to, and comes again anyway.
+ */
+#define IDEM_LOCK_ATTEMPTS	500
+#define IDEM_LOCK_MSECS		10
+
 /* Deletions of unknown outcomes that a round logs one by one */
 #define IDEM_LOGGED			100
 
@@ -69,6 +78,7 @@ typedef struct Sweep
 	int			listed;
 	int			list_size;
 	int			logged;
+	int			lock_attempts;	/* that failed */
 	char	   *refusal;		/* what the first refusing row said */
 } Sweep;
 
@@ -166,6 +176,21 @@ report_activity(BlockNumber page, BlockNumber table_pages)
 	pgstat_report_activity(STATE_RUNNING, activity);
 }
 
+/* After a transaction that ended so: may it be tried again?  Then wait. */
+static bool
+try_again(Sweep *sweep, IdemRoundEnd end)
+{
+	sweep->round->end = end;
+	if (end != IDEM_ROUND_LOCKED || !sweep->round->whole ||
+		++sweep->lock_attempts > IDEM_LOCK_ATTEMPTS)
+		return false;
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 IDEM_LOCK_MSECS, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
 /*
  * Read the next pages, in a transaction of their own, and list what is due.
  * False: the round is over.
@@ -178,7 +203,8 @@ list_due_rows(Sweep *sweep)
 	IdemBatch	batch;
 	BlockNumber table_pages;
 
-	sweep->round->end = idem_batch_begin(&batch);
+	while (try_again(sweep, idem_batch_begin(&batch)))
+		;
 	if (sweep->round->end != IDEM_ROUND_DONE)
 		return false;
 	table_pages = RelationGetNumberOfBlocks(batch.store.rel);
@@ -214,7 +240,6 @@ count_batch(Sweep *sweep, IdemBatch *batch)
 	IdemRound  *round = sweep->round;
 	ListCell   *lc;
 
-	round->end = batch->end;
 	round->expired += batch->nmarks;
 	round->deleted += batch->ndeletes;
 	round->forgotten += list_length(batch->forgotten);
@@ -265,6 +290,15 @@ may_write(Sweep *sweep)
 		 GetCurrentTimestamp() < sweep->start + IDEM_ROUND_LATEST);
 }
 
+/* Take the rows at these places, once we get the table */
+static void
+write_rows(Sweep *sweep, IdemBatch *batch, ItemPointerData *tids, int n)
+{
+	do
+		idem_batch_write(batch, tids, n);
+	while (try_again(sweep, batch->end));
+}
+
 /* A batch failed: which of its rows was it? */
 static void
 write_one_by_one(Sweep *sweep, ItemPointerData *tids, int n)
@@ -273,7 +307,7 @@ write_one_by_one(Sweep *sweep, ItemPointerData *tids, int n)
 	{
 		IdemBatch	batch;
 
-		idem_batch_write(&batch, &tids[i], 1);
+		write_rows(sweep, &batch, &tids[i], 1);
 		if (batch.error)
 			note_refusal(sweep, &batch);
 		else
@@ -305,7 +339,7 @@ write_list(Sweep *sweep)
 		IdemBatch	batch;
 
 		n = Min(sweep->batch_size, sweep->listed - i);
-		idem_batch_write(&batch, tids + i, n);
+		write_rows(sweep, &batch, tids + i, n);
 		if (batch.error)
 		{
 			write_one_by_one(sweep, tids + i, n);

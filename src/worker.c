@@ -205,8 +205,8 @@ check_round(IdemRound *round)
  * One whole revolution, in a process of its own, since it takes many short
  * transactions and a function has only the caller's.  So it does not see what
  * the caller has not committed, and a rollback does not take it back.  Errors:
- * 25006, 53000 if there is no free worker process, 55P03 if the table is
- * locked, 55000 if the sweep broke off.
+ * 25006, 53000 if there is no free worker process, 55P03 if the table stays
+ * locked for seconds, 55000 if the sweep broke off.
  */
 Datum
 idem_sweep(PG_FUNCTION_ARGS)

@@ -9,6 +9,7 @@ use IdemWorker;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
+use IPC::Run;
 use Test::More;
 
 my $node = new_server('main');
@@ -82,6 +83,21 @@ sleep 1;
 is( $node->safe_psql('postgres',
 		"SELECT count(*) FROM pg_locks WHERE NOT granted"),
 	'0', 'the worker does not queue for a locked table');
+
+# whoever calls the sweep does not want to hear of a lock of a moment, which
+# VACUUM takes when it shortens the table
+my $patient = IPC::Run::start(
+	[ 'psql', '-X', '-A', '-t', '-d', $node->connstr('postgres'),
+		'-c', 'SELECT pages > 0 FROM idem_sweep()' ],
+	'>', \my $answer, '2>', \my $complaint);
+sleep 1;
+$psql->query_safe('COMMIT');
+$patient->finish;
+is($answer . $complaint, "t\n", 'idem_sweep() waits for the table');
+$psql->query_safe('BEGIN; LOCK TABLE idempotency_keys IN ACCESS EXCLUSIVE MODE');
+$node->psql('postgres', 'SELECT idem_sweep()', stderr => \$complaint,
+	extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
+like($complaint, qr/55P03/, 'but not for ever');
 $psql->query_safe('COMMIT');
 
 # --- locked rows are skipped, and swept later
