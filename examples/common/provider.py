@@ -1,15 +1,30 @@
 #!/usr/bin/python3
-"""A payment provider on 127.0.0.1 that charges, then loses some answers.
+"""The outside world on 127.0.0.1: it acts, keeps a ledger, loses answers.
 
-    provider.py LEDGER LOSS LATE
+    provider.py LEDGER [--loss P] [--late SECONDS] [--window SECONDS]
 
-POST /charges charges at once and writes a line to LEDGER.  With probability
-LOSS the answer is lost: the connection is closed without one, or it comes LATE
-seconds later.  A request with an Idempotency-Key that was charged before gets
-the receipt of that charge again, as with real providers; without the header
-every request is a charge.  Prints its port; ends when its standard input does.
+POST /<action> with a JSON object acts at once, and answers with a receipt.  A
+request whose Idempotency-Key was seen within the WINDOW (default: for ever)
+gets the receipt of that act again, as with real providers; without the header
+every request is an act.  With probability P the answer is lost: the connection
+is closed without one, or it comes SECONDS late.
+
+LEDGER gets a line of JSON for each request that acted or was a repeat:
+{"action", "body", "key", "repeat", "receipt"}.  Nobody else writes it, so it
+tells how often something really happened.
+
+POST /next with a JSON array decides what becomes of the next requests:
+  "ok"           act and answer
+  "lost"         act, then close the connection without an answer
+  "late"         act, then answer late
+  "declined"     402 with {"error": "declined"}, and no act
+  "unavailable"  503, and no act
+
+Prints its port; ends when its standard input does.
 """
 
+import argparse
+import collections
 import http.server
 import json
 import os
@@ -23,28 +38,38 @@ class Provider(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, ledger, loss, late):
+    def __init__(self, options):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.ledger = open(ledger, "w", encoding="utf-8")
-        self.loss = loss
-        self.late = late
+        self.options = options
+        self.ledger = open(options.ledger, "a", encoding="utf-8")
         self.lock = threading.Lock()
-        self.charges = 0
+        self.acts = 0
         self.by_key = {}
+        self.fates = collections.deque()
 
-    def charge(self, invoice, key):
-        """Charge, unless this key was charged before; return the receipt."""
+    def fate(self):
+        """What becomes of the next request."""
         with self.lock:
-            receipt = self.by_key.get(key)
-            repeat = receipt is not None
+            if self.fates:
+                return self.fates.popleft()
+        chance = random.random()
+        if chance < self.options.loss / 2:
+            return "lost"
+        return "late" if chance < self.options.loss else "ok"
+
+    def act(self, action, body, key):
+        """Act, unless this key was seen before; return the receipt."""
+        now = time.monotonic()
+        with self.lock:
+            receipt, until = self.by_key.get(key, (None, 0))
+            repeat = receipt is not None and now < until
             if not repeat:
-                self.charges += 1
-                receipt = {"charge": f"ch_{self.charges:04}",
-                           "invoice": invoice["id"],
-                           "amount": invoice["amount"]}
+                self.acts += 1
+                receipt = {**body, "number": f"{action}_{self.acts:04}"}
                 if key is not None:
-                    self.by_key[key] = receipt
-            print(json.dumps({**receipt, "key": key, "repeat": repeat}),
+                    self.by_key[key] = receipt, now + self.options.window
+            print(json.dumps({"action": action, "body": body, "key": key,
+                              "repeat": repeat, "receipt": receipt}),
                   file=self.ledger, flush=True)
             return receipt
 
@@ -62,26 +87,44 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             return                  # the caller died while he was sending
-        invoice = json.loads(body)
-        time.sleep(0.02)            # the bank
-        receipt = self.server.charge(invoice, self.headers["Idempotency-Key"])
+        body = json.loads(body)
+        action = self.path.lstrip("/")
+        if action == "next":
+            self.server.fates.extend(body)
+            return self.answer(200, body)
 
-        fate = random.random()
-        if fate < self.server.loss / 2:
+        time.sleep(0.02)            # the bank
+        fate = self.server.fate()
+        if fate == "declined":
+            return self.answer(402, {"error": "declined"})
+        if fate == "unavailable":
+            return self.answer(503, {"error": "unavailable"})
+        receipt = self.server.act(action, body, self.headers["Idempotency-Key"])
+        if fate == "lost":
             return                  # closes the connection
-        if fate < self.server.loss:
-            time.sleep(self.server.late)
-        self.send_response(200)
+        if fate == "late":
+            time.sleep(self.server.options.late)
+        self.answer(200, receipt)
+
+    def answer(self, status, body):
+        body = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(json.dumps(receipt).encode())
+        self.wfile.write(body)
 
     def log_message(self, *args):
         pass
 
 
 def main():
-    ledger, loss, late = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-    provider = Provider(ledger, loss, late)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ledger")
+    parser.add_argument("--loss", type=float, default=0)
+    parser.add_argument("--late", type=float, default=1)
+    parser.add_argument("--window", type=float, default=float("inf"))
+    provider = Provider(parser.parse_args())
     threading.Thread(target=provider.serve_forever, daemon=True).start()
     print(provider.server_port, flush=True)
     sys.stdin.read()

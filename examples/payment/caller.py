@@ -45,7 +45,7 @@ def read_lines(path):
 def main():
     mode, port, invoices, results = sys.argv[1:]
     pay_one = {"without": pay_without, "with": pay.pay}[mode]
-    paid = {receipt["invoice"] for receipt in read_lines(results)}
+    paid = {receipt["id"] for receipt in read_lines(results)}
 
     # unbuffered, so that a line is there as a whole or not at all
     out = os.open(results, os.O_WRONLY | os.O_APPEND)

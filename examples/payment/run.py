@@ -66,8 +66,9 @@ class Scene:
 
     def start_provider(self):
         self.provider = subprocess.Popen(
-            [sys.executable, HERE / "provider.py", self.path("ledger"),
-             str(LOSS), str(2 * TIMEOUT)],
+            [sys.executable, HERE.parent / "common" / "provider.py",
+             self.path("ledger"), "--loss", str(LOSS),
+             "--late", str(2 * TIMEOUT)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True)
         self.port = self.provider.stdout.readline().strip()
@@ -136,7 +137,7 @@ def say(*sentences):
 def report_without(requests):
     """How many customers were charged more than once?"""
     charged = collections.Counter(
-        request["invoice"] for request in requests if not request["repeat"])
+        request["body"]["id"] for request in requests if not request["repeat"])
     twice = sum(1 for count in charged.values() if count > 1)
     say(f"Provider's ledger: {charged.total()} charges.",
         f"=> {twice} of {INVOICES} customers were charged more than once,",
@@ -148,10 +149,11 @@ def problems_with(requests, results, keys):
     receipts = collections.defaultdict(list)
     for request in requests:
         if not request["repeat"]:
-            receipts[request["invoice"]].append(request["charge"])
+            receipts[request["body"]["id"]].append(
+                request["receipt"]["number"])
     told = collections.defaultdict(list)
     for result in results:
-        told[result["invoice"]].append(result["charge"])
+        told[result["id"]].append(result["number"])
 
     if len(receipts) != INVOICES:
         yield f"{INVOICES - len(receipts)} invoices were never charged"
@@ -177,7 +179,8 @@ def report_with(requests, results):
     if problems:
         sys.exit("\n".join(["failed:", *problems[:20]]))
 
-    repeats = [request["invoice"] for request in requests if request["repeat"]]
+    repeats = [request["body"]["id"] for request in requests
+               if request["repeat"]]
     again = sum(1 for _, _, attempt in keys if attempt > 1)
     say(f"Provider's ledger: {INVOICES} charges.",
         f"=> {INVOICES} of {INVOICES} customers were charged exactly once.",
