@@ -65,24 +65,61 @@ tap() {
 	make -s installcheck REGRESS= ISOLATION= with_llvm=no PROVE_FLAGS=-v
 }
 
-pgtap() {
-	local data=$PWD/tmp_pgtap
-	initdb -D "$data" -U postgres -A trust -E UTF8 --no-locale --no-sync >"$log/initdb" || return
-	pg_ctl -D "$data" -w -l "$log/server" \
-		-o "-c listen_addresses= -c unix_socket_directories='$log' -c fsync=off" start >/dev/null || return
-	psql -X -q -h "$log" -U postgres -v ON_ERROR_STOP=1 \
-		-c 'CREATE EXTENSION pgtap' -c 'CREATE EXTENSION idem_tool' &&
-		pg_prove -v -h "$log" -U postgres -d postgres test/pgtap/*.sql
-	local status=$?
+# with_server command...: run it where the PG* variables lead to a throwaway
+# server that has the library preloaded
+with_server() (
+	data=$PWD/tmp_server
+	export PGHOST=$log PGUSER=postgres PGDATABASE=postgres
+	initdb -D "$data" -U postgres -A trust -E UTF8 --no-locale --no-sync >"$log/initdb" || exit
+	pg_ctl -D "$data" -w -l "$log/server" -o "-c listen_addresses= \
+		-c unix_socket_directories='$log' -c fsync=off -c idem_tool.naptime=100ms \
+		-c shared_preload_libraries=idem_tool" start >/dev/null || exit
+	"$@"
+	status=$?
 	pg_ctl -D "$data" -m immediate stop >/dev/null
 	rm -rf "$data"
-	return "$status"
+	exit "$status"
+)
+
+# run SQL text
+sql() {
+	psql -X -q -v ON_ERROR_STOP=1 -c "$1"
+}
+
+pgtap() {
+	sql 'CREATE EXTENSION pgtap' && sql 'CREATE EXTENSION idem_tool' &&
+		pg_prove -v test/pgtap/*.sql
+}
+
+# Against an independent implementation of RFC 8785, and in all encodings
+jcs() {
+	sql 'CREATE EXTENSION idem_tool' &&
+		sh test/jcs/run.sh && echo 'ok 1 - canonical JSON' &&
+		sh test/jcs/encodings.sh && echo 'ok 2 - in every encoding'
+}
+
+# Each example by its own test, in a database of its own
+example() {
+	cd "$1" || return
+	createdb "$(basename "$1")" && export PGDATABASE=$(basename "$1") &&
+		sql 'CREATE EXTENSION idem_tool' || return
+	if [ -e package.json ]; then
+		npm test --silent
+	else
+		/usr/bin/python3 ../common/run_tests.py
+	fi
 }
 
 suite regress regress
 suite isolation isolation
 suite tap tap
-suite pgtap pgtap
+suite pgtap with_server pgtap
+suite jcs with_server jcs
+for dir in examples/*; do
+	if compgen -G "$dir/package.json" >/dev/null || compgen -G "$dir/test_*.py" >/dev/null; then
+		suite "$(basename "$dir")" with_server example "$dir"
+	fi
+done
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
