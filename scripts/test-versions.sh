@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # Build and test on other PostgreSQL majors than this machine's own, each in a
-# throwaway chroot:
+# throwaway chroot (the examples are run on this machine's own only):
 #
 #     bash scripts/test-versions.sh [17] [18]         both by default
 #
@@ -159,7 +159,8 @@ build()
 run_suites()
 {
 	in_chroot "$@" sh -c 'cd "$0" &&
-		exec runuser -u postgres -- bash scripts/run-suites.sh' "$TREE"
+		exec runuser -u postgres -- bash scripts/run-suites.sh \
+			regress isolation tap pgtap' "$TREE"
 }
 
 # Print the line of a version that failed, and why
