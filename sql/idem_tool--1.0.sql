@@ -10,22 +10,24 @@ CREATE SEQUENCE @extschema@.idempotency_keys_token_seq AS bigint CACHE 1;
 COMMENT ON SEQUENCE @extschema@.idempotency_keys_token_seq IS
 'source of the fencing tokens; must never go back';
 
+-- What a completion changes stands at the end: WAL leaves out what a row's new
+-- version begins with as its old one did.
 CREATE TABLE @extschema@.idempotency_keys (
 	scope text COLLATE "C" NOT NULL DEFAULT '',
 	key text COLLATE "C" NOT NULL,
+	owner name NOT NULL,
+	created_at timestamptz NOT NULL,
+	reserved_at timestamptz NOT NULL,
+	token bigint NOT NULL,
+	attempt integer NOT NULL,
+	fingerprint bytea,
+	holder text,
+	maybe_ran boolean NOT NULL,
+	expires_at timestamptz NOT NULL,
+	completed_at timestamptz,
 	status text NOT NULL
 		CONSTRAINT idempotency_keys_status_check
 		CHECK (status IN ('in_progress', 'done', 'failed', 'released', 'expired')),
-	attempt integer NOT NULL,
-	maybe_ran boolean NOT NULL,
-	token bigint NOT NULL,
-	fingerprint bytea,
-	owner name NOT NULL,
-	holder text,
-	created_at timestamptz NOT NULL,
-	reserved_at timestamptz NOT NULL,
-	completed_at timestamptz,
-	expires_at timestamptz NOT NULL,
 	result jsonb,
 	PRIMARY KEY (scope, key)
 ) WITH (fillfactor = 50);
@@ -36,28 +38,28 @@ COMMENT ON COLUMN @extschema@.idempotency_keys.scope IS
 'key space, e.g. a tenant or a service';
 COMMENT ON COLUMN @extschema@.idempotency_keys.key IS
 'names one logical action within its scope';
-COMMENT ON COLUMN @extschema@.idempotency_keys.status IS
-'in_progress, done, failed, released or expired (a lapsed lease, once marked)';
-COMMENT ON COLUMN @extschema@.idempotency_keys.attempt IS
-'1 for the first reservation of the key, one more for each later one';
-COMMENT ON COLUMN @extschema@.idempotency_keys.maybe_ran IS
-'an earlier attempt may have had its effect';
-COMMENT ON COLUMN @extschema@.idempotency_keys.token IS
-'fencing token of the current attempt; rises with every reservation of the key';
-COMMENT ON COLUMN @extschema@.idempotency_keys.fingerprint IS
-'SHA-256 of the canonical request, if one was given';
 COMMENT ON COLUMN @extschema@.idempotency_keys.owner IS
 'role that reserved the key first; its members may act on it';
-COMMENT ON COLUMN @extschema@.idempotency_keys.holder IS
-'name of the current attempt''s executor, if one was given';
 COMMENT ON COLUMN @extschema@.idempotency_keys.created_at IS
 'first reservation of the key';
 COMMENT ON COLUMN @extschema@.idempotency_keys.reserved_at IS
 'start of the current attempt';
-COMMENT ON COLUMN @extschema@.idempotency_keys.completed_at IS
-'when the key became done or failed';
+COMMENT ON COLUMN @extschema@.idempotency_keys.token IS
+'fencing token of the current attempt; rises with every reservation of the key';
+COMMENT ON COLUMN @extschema@.idempotency_keys.attempt IS
+'1 for the first reservation of the key, one more for each later one';
+COMMENT ON COLUMN @extschema@.idempotency_keys.fingerprint IS
+'SHA-256 of the canonical request, if one was given';
+COMMENT ON COLUMN @extschema@.idempotency_keys.holder IS
+'name of the current attempt''s executor, if one was given';
+COMMENT ON COLUMN @extschema@.idempotency_keys.maybe_ran IS
+'an earlier attempt may have had its effect';
 COMMENT ON COLUMN @extschema@.idempotency_keys.expires_at IS
 'in progress: end of the lease; afterwards: end of memory';
+COMMENT ON COLUMN @extschema@.idempotency_keys.completed_at IS
+'when the key became done or failed';
+COMMENT ON COLUMN @extschema@.idempotency_keys.status IS
+'in_progress, done, failed, released or expired (a lapsed lease, once marked)';
 COMMENT ON COLUMN @extschema@.idempotency_keys.result IS
 'the result (done) or the error (failed)';
 COMMENT ON CONSTRAINT idempotency_keys_status_check ON @extschema@.idempotency_keys IS

@@ -315,9 +315,9 @@ RESET ROLE;
 -- Row security: who may read the table sees the rows that he may act on
 --
 TRUNCATE idempotency_keys;
-INSERT INTO idempotency_keys
-SELECT '', owner, 'done', 1, false, 1, NULL, owner, NULL, now(), now(), now(),
-	   'infinity', '1'
+INSERT INTO idempotency_keys (key, owner, created_at, reserved_at, token,
+	attempt, maybe_ran, expires_at, completed_at, status, result)
+SELECT owner, owner, now(), now(), 1, 1, false, 'infinity', now(), 'done', '1'
 FROM unnest(ARRAY['regress_idem_alice', 'regress_idem_bob',
 				  'regress_idem_app', 'regress_idem_outsider',
 				  'regress_idem "Odd" role', 'regress_idem_nobody', 'public',
@@ -348,9 +348,10 @@ GRANT ALL ON idempotency_keys TO regress_idem_outsider;
 SET ROLE regress_idem_outsider;
 UPDATE idempotency_keys SET result = '2';
 DELETE FROM idempotency_keys;
-INSERT INTO idempotency_keys
-VALUES ('', 'x', 'done', 1, false, 1, NULL, 'regress_idem_outsider', NULL,
-		now(), now(), now(), 'infinity', '1');
+INSERT INTO idempotency_keys (key, owner, created_at, reserved_at, token,
+	attempt, maybe_ran, expires_at, completed_at, status, result)
+VALUES ('x', 'regress_idem_outsider', now(), now(), 1, 1, false, 'infinity',
+		now(), 'done', '1');
 RESET ROLE;
 \set VERBOSITY default
 SELECT count(*), count(DISTINCT result) FROM idempotency_keys;

@@ -82,22 +82,25 @@
 #define ERRCODE_IDEM_FAILED			MAKE_SQLSTATE('I', 'K', '0', '0', '7')
 #define ERRCODE_IDEM_UNKEYED		MAKE_SQLSTATE('I', 'K', '0', '0', '8')
 
-/* Columns of idempotency_keys, in order; frozen at 1.0 */
+/*
+ * Columns of idempotency_keys, in order; frozen at 1.0.  Those that stay with a
+ * key come first, then those of an attempt, then those of its outcome.
+ */
 enum
 {
 	Anum_idem_scope = 1,
 	Anum_idem_key,
-	Anum_idem_status,
-	Anum_idem_attempt,
-	Anum_idem_maybe_ran,
-	Anum_idem_token,
-	Anum_idem_fingerprint,
 	Anum_idem_owner,
-	Anum_idem_holder,
 	Anum_idem_created_at,
 	Anum_idem_reserved_at,
-	Anum_idem_completed_at,
+	Anum_idem_token,
+	Anum_idem_attempt,
+	Anum_idem_fingerprint,
+	Anum_idem_holder,
+	Anum_idem_maybe_ran,
 	Anum_idem_expires_at,
+	Anum_idem_completed_at,
+	Anum_idem_status,
 	Anum_idem_result
 };
 #define Natts_idem	14

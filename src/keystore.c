@@ -51,17 +51,17 @@ static const struct
 {
 	{"scope", TEXTOID},
 	{"key", TEXTOID},
-	{"status", TEXTOID},
-	{"attempt", INT4OID},
-	{"maybe_ran", BOOLOID},
-	{"token", INT8OID},
-	{"fingerprint", BYTEAOID},
 	{"owner", NAMEOID},
-	{"holder", TEXTOID},
 	{"created_at", TIMESTAMPTZOID},
 	{"reserved_at", TIMESTAMPTZOID},
-	{"completed_at", TIMESTAMPTZOID},
+	{"token", INT8OID},
+	{"attempt", INT4OID},
+	{"fingerprint", BYTEAOID},
+	{"holder", TEXTOID},
+	{"maybe_ran", BOOLOID},
 	{"expires_at", TIMESTAMPTZOID},
+	{"completed_at", TIMESTAMPTZOID},
+	{"status", TEXTOID},
 	{"result", JSONBOID},
 };
 
@@ -408,11 +408,8 @@ idem_changing_columns(void)
 {
 	Bitmapset  *columns = NULL;
 
-	for (AttrNumber attno = Anum_idem_status; attno <= Natts_idem; attno++)
-	{
-		if (attno != Anum_idem_owner && attno != Anum_idem_created_at)
-			columns = add_column(columns, attno);
-	}
+	for (AttrNumber attno = Anum_idem_reserved_at; attno <= Natts_idem; attno++)
+		columns = add_column(columns, attno);
 	return columns;
 }
 
@@ -422,7 +419,7 @@ idem_all_columns(Relation rel)
 {
 	Bitmapset  *columns = NULL;
 
-	for (AttrNumber attno = Anum_idem_status;
+	for (AttrNumber attno = Anum_idem_owner;
 		 attno <= RelationGetNumberOfAttributes(rel); attno++)
 		columns = add_column(columns, attno);
 	return columns;

@@ -76,13 +76,14 @@ SELECT is(reloptions, '{fillfactor=50}', 'it has a fillfactor')
 FROM relations WHERE relname = 'idempotency_keys';
 
 SELECT is(pg_temp.columns_of('idempotency_keys'),
-	'scope text not null "C", key text not null "C", status text not null, '
-	'attempt integer not null, maybe_ran boolean not null, '
-	'token bigint not null, fingerprint bytea, owner name not null, '
-	'holder text, created_at timestamp with time zone not null, '
+	'scope text not null "C", key text not null "C", owner name not null, '
+	'created_at timestamp with time zone not null, '
 	'reserved_at timestamp with time zone not null, '
-	'completed_at timestamp with time zone, '
-	'expires_at timestamp with time zone not null, result jsonb',
+	'token bigint not null, attempt integer not null, fingerprint bytea, '
+	'holder text, maybe_ran boolean not null, '
+	'expires_at timestamp with time zone not null, '
+	'completed_at timestamp with time zone, status text not null, '
+	'result jsonb',
 	'columns: order, names, types, NOT NULL, collations');
 SELECT set_eq(
 	$$SELECT attname::text, pg_get_expr(adbin, adrelid)
