@@ -266,8 +266,7 @@ extern Bitmapset *idem_all_columns(Relation rel);
 
 /* keyprobe.c */
 extern void idem_look_init(IdemLook *look, IdemStore *store);
-extern void idem_look(IdemLook *look, IdemStore *store, const IdemKey *key,
-					  bool sure);
+extern void idem_look(IdemLook *look, IdemStore *store, const IdemKey *key);
 extern void idem_look_end(IdemLook *look);
 extern bool idem_written_here(IdemLook *look);
 extern bool idem_made_here(IdemLook *look, IdemStore *store,
@@ -285,6 +284,7 @@ extern void idem_key_locktag(LOCKTAG *tag, const IdemKey *key,
 extern void idem_key_lock(const IdemKey *key);
 extern bool idem_key_trylock(const IdemKey *key);
 extern void idem_key_unlock(const IdemKey *key);
+extern uint64 idem_key_mark(const IdemKey *key);
 
 /* wait.c */
 typedef struct IdemWait

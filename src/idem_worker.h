@@ -143,6 +143,9 @@ extern void idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n);
 /* Databases that can be counted; those beyond are swept all the same */
 #define IDEM_STATS_DATABASES	128
 
+/* Keys share so many marks, see keylock.c */
+#define IDEM_MARKS	1024
+
 /* Callers of a database spread over this many sets of counters */
 #define IDEM_STRIPES	8
 
@@ -176,6 +179,7 @@ typedef struct IdemShared
 	LWLock	   *lock;			/* who has which of the databases */
 	pg_atomic_uint32 launcher;	/* its process id, 0 if there is none */
 	pg_atomic_uint32 wakes;		/* counts calls of idem_wake_worker() */
+	pg_atomic_uint64 marks[IDEM_MARKS]; /* releases of a key's lock */
 	IdemDatabase databases[IDEM_STATS_DATABASES];
 } IdemShared;
 

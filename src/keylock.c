@@ -9,13 +9,17 @@
  * holds this lock while he looks a second time and writes, for the call only.
  * Callers of idem_reserve never wait for it; an operator does.
  *
+ * Looking twice is for the case that another caller got in between, which is
+ * rare: a mark tells whether it can be so.
+ *
  * The keys are hashed to 64 bits.  Two keys with one hash would merely see
  * each other as busy for the duration of a call.
  *
  *-------------------------------------------------------------------------
  */
-#include "idem_tool.h"
+#include "idem_worker.h"
 
+#include "access/xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
@@ -60,11 +64,30 @@ idem_key_trylock(const IdemKey *key)
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
+/* Let go of it; whoever looked at the key before that must look again */
 void
 idem_key_unlock(const IdemKey *key)
 {
 	LOCKTAG		tag;
 
+	if (idem_shared)
+		pg_atomic_fetch_add_u64(&idem_shared->marks[key->hash % IDEM_MARKS], 1);
 	idem_key_locktag(&tag, key, IDEM_LOCK_INSERTING);
 	LockRelease(&tag, ExclusiveLock, false);
+}
+
+/*
+ * A mark to be compared, under the key's lock, with one from before the look:
+ * if they are the same, nobody had the lock in between.  Without shared memory
+ * it is the place where WAL is, which stands still only while nobody at all
+ * writes.
+ */
+uint64
+idem_key_mark(const IdemKey *key)
+{
+	uint64		mark = idem_shared == NULL ? GetXLogInsertRecPtr() :
+		pg_atomic_read_u64(&idem_shared->marks[key->hash % IDEM_MARKS]);
+
+	pg_read_barrier();			/* the look comes after this */
+	return mark;
 }

@@ -9,11 +9,12 @@
  * execIndexing.c looks the same way).  Row locks it does not show; a writer
  * meets them when it locks the row.
  *
- * What is found is there.  "Not found" is only a hint: when a rival moves the
- * row to another place that its index entry comes after we have read the
- * index page, and commits before we fetch the old place, both versions are
- * missed.  Insertion has the unique index as its judge; everybody else asks
- * to be "sure", which confirms an absence by a look that cannot miss.
+ * What is found is there.  "Not found" may be wrong: when a rival moves the row
+ * to another place that its index entry comes after we have read the index
+ * page, and commits before we fetch the old place, both versions are missed.
+ * But then we have met the index entry of the old one, which VACUUM cannot
+ * have taken away from under the caller's snapshot.  So where we met no entry
+ * there is no row; otherwise a look that cannot miss confirms the absence.
  *
  *-------------------------------------------------------------------------
  */
@@ -83,16 +84,34 @@ look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 }
 
 /*
- * One dirty look.  On return the slot holds the committed version (or our
- * own), if there is one.
+ * Fetch the next version that the scan's snapshot shows; index_getnext_slot(),
+ * but for noting whether there was any index entry at all.
  */
-static void
+static bool
+next_version(IndexScanDesc scan, TupleTableSlot *slot, bool *met_entry)
+{
+	while (scan->xs_heap_continue ||
+		   index_getnext_tid(scan, ForwardScanDirection) != NULL)
+	{
+		*met_entry = true;
+		if (index_fetch_heap(scan, slot))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * One dirty look.  On return the slot holds the committed version (or our
+ * own), if there is one.  Returns whether the key has an index entry.
+ */
+static bool
 look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 {
 	TupleTableSlot *slot = look->row.slot;
 	TupleTableSlot *rivals = NULL;
 	SnapshotData dirty;
 	IndexScanDesc scan;
+	bool		met_entry = false;
 
 	InitDirtySnapshot(dirty);
 	look->found = false;
@@ -100,8 +119,7 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 	look->rival_writes = false;
 
 	scan = begin_scan(store, key, &dirty);
-	while (index_getnext_slot(scan, ForwardScanDirection,
-							  look->found ? rivals : slot))
+	while (next_version(scan, look->found ? rivals : slot, &met_entry))
 	{
 		/*
 		 * An uncommitted version comes before or after the committed one, as
@@ -129,6 +147,7 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 
 	if (rivals)
 		ExecDropSingleTupleTableSlot(rivals);
+	return met_entry;
 }
 
 /*
@@ -181,17 +200,19 @@ idem_look_init(IdemLook *look, IdemStore *store)
 }
 
 /*
- * Look at the key and judge what is there at this moment.  With "sure", not
- * found means that no committed version existed when we looked.
+ * Look at the key and judge what is there at this moment.  Not found means
+ * that no committed version existed when we looked.
  */
 void
-idem_look(IdemLook *look, IdemStore *store, const IdemKey *key, bool sure)
+idem_look(IdemLook *look, IdemStore *store, const IdemKey *key)
 {
 	CHECK_FOR_INTERRUPTS();
 	while (!look_at_hint(look, store, key))
 	{
+		bool		met_entry;
+
 		CHECK_FOR_INTERRUPTS();
-		look_by_index(look, store, key);
+		met_entry = look_by_index(look, store, key);
 
 		/*
 		 * A rival may have finished while we looked, in which case we may
@@ -200,7 +221,7 @@ idem_look(IdemLook *look, IdemStore *store, const IdemKey *key, bool sure)
 		if (TransactionIdIsValid(look->rival) &&
 			!TransactionIdIsInProgress(look->rival))
 			continue;
-		if (!look->found && sure && key_exists(store, key))
+		if (!look->found && met_entry && key_exists(store, key))
 			continue;
 		if (look->found)
 			idem_hint_note(key, &look->row.slot->tts_tid);

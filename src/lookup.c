@@ -61,7 +61,7 @@ idem_lookup(PG_FUNCTION_ARGS)
 
 	idem_store_open(&store);
 	idem_look_init(&look, &store);
-	idem_look(&look, &store, &key, true);
+	idem_look(&look, &store, &key);
 	if (look.row.state != IDEM_STATE_ABSENT)
 	{
 		if (!idem_may_act(&look.row))

@@ -264,7 +264,7 @@ write_new(OperatorCall *call, IdemStore *store, IdemWriter *writer,
 	IdemWriteResult result = IDEM_CONFLICT;
 
 	idem_key_lock(&call->key);
-	idem_look(look, store, &call->key, true);
+	idem_look(look, store, &call->key);
 	if (!look->found && !TransactionIdIsValid(look->rival))
 	{
 		*token = fill(call, store, writer, look, INSERT);
@@ -347,7 +347,7 @@ attempt(OperatorCall *call, TransactionId *rival)
 
 	idem_store_open(&store);
 	idem_look_init(&look, &store);
-	idem_look(&look, &store, &call->key, true);
+	idem_look(&look, &store, &call->key);
 
 	*rival = look.rival;
 	if (!TransactionIdIsValid(*rival))

@@ -14,7 +14,6 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -39,11 +38,9 @@ typedef struct ReserveCall
 {
 	const IdemReserveRequest *request;
 	IdemReserveOutcome *outcome;	/* of the last attempt */
+	uint64		mark;			/* of the key, from before its look */
 
-	/* where WAL was when the attempt began to look at the key */
-	XLogRecPtr	look_start;
-
-	/* what the last attempt came to */
+	/* what it came to */
 	TransactionId rival;		/* busy: whom to wait for, if known */
 	TimestampTz next_event;		/* busy: the end of the lease in the way */
 	bool		brief;			/* busy: probably not for long */
@@ -260,8 +257,7 @@ write_over(ReserveCall *call, IdemWriter *writer, IdemStore *store,
 
 /*
  * Insert the reservation.  Only one caller of the key does this at a time, and
- * looks a second time before he does; unless no WAL at all was written since
- * the first look began, for then nobody can have inserted anything.
+ * looks a second time before he does if another one did since the first look.
  */
 static IdemWriteResult
 write_new(ReserveCall *call, IdemWriter *writer, IdemStore *store,
@@ -271,8 +267,8 @@ write_new(ReserveCall *call, IdemWriter *writer, IdemStore *store,
 
 	if (!idem_key_trylock(&call->request->key))
 		return IDEM_BUSY;
-	if (GetXLogInsertRecPtr() != call->look_start)
-		idem_look(look, store, &call->request->key, false);
+	if (idem_key_mark(&call->request->key) != call->mark)
+		idem_look(look, store, &call->request->key);
 	if (!look->found && !TransactionIdIsValid(look->rival))
 	{
 		fill_reservation(call, store, idem_writer_slot(writer), NULL, INSERT);
@@ -344,9 +340,8 @@ attempt(ReserveCall *call)
 	idem_store_open(&store);
 	idem_look_init(&look, &store);
 
-	/* where we cannot write, no unique index will correct us */
-	call->look_start = GetXLogInsertRecPtr();
-	idem_look(&look, &store, &call->request->key, XactReadOnly);
+	call->mark = idem_key_mark(&call->request->key);
+	idem_look(&look, &store, &call->request->key);
 	verdict = judge(call, &look, &store);
 	switch (verdict)
 	{

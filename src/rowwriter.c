@@ -27,7 +27,6 @@
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "rewrite/rewriteHandler.h"
-#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -149,7 +148,7 @@ check_row_is_kept(IdemWriter *writer)
 	IdemLook	look;
 
 	idem_look_init(&look, writer->store);
-	idem_look(&look, writer->store, writer->key, true);
+	idem_look(&look, writer->store, writer->key);
 	if (!look.found || look.row.token != writer->token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -287,21 +286,37 @@ note_written(IdemWriter *writer)
 	return IDEM_WRITTEN;
 }
 
+/*
+ * The primary key has the key already.  Nobody but plain SQL can have inserted
+ * it since we looked, for we hold the key's lock: that is too rare to insert
+ * speculatively each time, which costs a record of WAL.
+ */
+static void
+take_back_row(IdemWriter *writer)
+{
+	Relation	rel = writer->rri.ri_RelationDesc;
+	TM_FailureData tmfd;
+
+	CommandCounterIncrement();	/* a row of this command cannot be deleted */
+	if (table_tuple_delete(rel, &writer->slot->tts_tid,
+						   GetCurrentCommandId(true),
+						   writer->estate->es_snapshot, InvalidSnapshot,
+						   false, &tmfd, false) != TM_Ok)
+		elog(ERROR, "could not take back a row of table \"%s\"",
+			 RelationGetRelationName(rel));
+}
+
 /* Store the new row unless the primary key has a conflict */
 static bool
-insert_speculatively(IdemWriter *writer, List **recheck)
+insert_row(IdemWriter *writer, List **recheck)
 {
-	TransactionId xid = GetCurrentTransactionId();
-	uint32		spec_token = SpeculativeInsertionLockAcquire(xid);
 	bool		conflict = false;
 
-	table_tuple_insert_speculative(writer->rri.ri_RelationDesc, writer->slot,
-								   writer->estate->es_output_cid, 0, NULL,
-								   spec_token);
+	table_tuple_insert(writer->rri.ri_RelationDesc, writer->slot,
+					   writer->estate->es_output_cid, 0, NULL);
 	*recheck = insert_index_entries(writer, false, &conflict, false);
-	table_tuple_complete_speculative(writer->rri.ri_RelationDesc,
-									 writer->slot, spec_token, !conflict);
-	SpeculativeInsertionLockRelease(xid);
+	if (conflict)
+		take_back_row(writer);
 	return !conflict;
 }
 
@@ -332,7 +347,7 @@ idem_writer_insert(IdemWriter *writer)
 		report_veto(rri->ri_RelationDesc);
 
 	complete_row(writer, CMD_INSERT);
-	if (!insert_speculatively(writer, &recheck))
+	if (!insert_row(writer, &recheck))
 		return IDEM_CONFLICT;
 
 	ExecARInsertTriggers(estate, rri, writer->slot, recheck, transition);

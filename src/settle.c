@@ -291,7 +291,7 @@ attempt(SettleCall *call, TransactionId *rival)
 
 	idem_store_open(&store);
 	idem_look_init(&look, &store);
-	idem_look(&look, &store, &call->key, true);
+	idem_look(&look, &store, &call->key);
 
 	/* in a read only transaction nothing depends on what the rival does */
 	*rival = XactReadOnly ? InvalidTransactionId : look.rival;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *	  Shared memory: the counters, and where the launcher is.
+ *	  Shared memory: counters, marks of keys, and where the launcher is.
  *
  * Exists only when the library is preloaded.  It starts afresh with the
  * server, and after a backend's crash.
@@ -60,6 +60,8 @@ startup(void)
 		idem_shared->lock = &(GetNamedLWLockTranche(IDEM_SHMEM_NAME))->lock;
 		pg_atomic_init_u32(&idem_shared->launcher, 0);
 		pg_atomic_init_u32(&idem_shared->wakes, 0);
+		for (int i = 0; i < IDEM_MARKS; i++)
+			pg_atomic_init_u64(&idem_shared->marks[i], 0);
 		for (int i = 0; i < IDEM_STATS_DATABASES; i++)
 			init_database(&idem_shared->databases[i]);
 	}
