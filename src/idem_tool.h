@@ -274,8 +274,7 @@ extern bool idem_made_here(IdemLook *look, IdemStore *store,
 
 /* hint.c */
 extern void idem_hint_note(const IdemKey *key, ItemPointer tid);
-extern ItemPointer idem_hint_find(const IdemKey *key);
-extern void idem_hint_forget(void);
+extern bool idem_hint_find(const IdemKey *key, ItemPointer tid);
 
 /* keylock.c */
 extern uint64 idem_key_hash(const IdemKey *key, uint64 seed);

@@ -138,6 +138,16 @@ extern IdemRoundEnd idem_batch_begin(IdemBatch *batch);
 extern void idem_batch_commit(IdemBatch *batch);
 extern void idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n);
 
+/* hint.c */
+/* Where a key's row was seen last */
+typedef struct IdemHint
+{
+	pg_atomic_uint64 hash;		/* of the key and the database */
+	pg_atomic_uint64 tid;		/* block and offset number; 0: nothing */
+} IdemHint;
+
+extern void idem_hints_init(IdemHint *hints, int n);
+
 /* shmem.c */
 
 /* Databases that can be counted; those beyond are swept all the same */
@@ -174,6 +184,9 @@ typedef struct IdemDatabase
 	IdemStripe	stripes[IDEM_STRIPES];
 } IdemDatabase;
 
+/* A power of two: 4 MB, for the keys of the last minutes */
+#define IDEM_SHARED_HINTS	(256 * 1024)
+
 typedef struct IdemShared
 {
 	LWLock	   *lock;			/* who has which of the databases */
@@ -181,6 +194,7 @@ typedef struct IdemShared
 	pg_atomic_uint32 wakes;		/* counts calls of idem_wake_worker() */
 	pg_atomic_uint64 marks[IDEM_MARKS]; /* releases of a key's lock */
 	IdemDatabase databases[IDEM_STATS_DATABASES];
+	IdemHint	hints[IDEM_SHARED_HINTS];
 } IdemShared;
 
 extern IdemShared *idem_shared; /* NULL unless preloaded */

@@ -64,16 +64,16 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 static bool
 look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 {
-	ItemPointer tid = idem_hint_find(key);
+	ItemPointerData tid;
 	SnapshotData dirty;
 
 	/* VACUUM may have cut the table's end off since */
-	if (tid == NULL ||
-		ItemPointerGetBlockNumber(tid) >= RelationGetNumberOfBlocks(store->rel))
+	if (!idem_hint_find(key, &tid) ||
+		ItemPointerGetBlockNumber(&tid) >= RelationGetNumberOfBlocks(store->rel))
 		return false;
 
 	InitDirtySnapshot(dirty);
-	if (!table_tuple_fetch_row_version(store->rel, tid, &dirty, look->row.slot))
+	if (!table_tuple_fetch_row_version(store->rel, &tid, &dirty, look->row.slot))
 		return false;
 	look->found = !TransactionIdIsValid(dirty.xmin) &&
 		!TransactionIdIsValid(dirty.xmax) &&

@@ -83,7 +83,6 @@ store_inval_callback(Datum arg, Oid relid)
 	{
 		table_known = false;
 		idem_writer_forget();
-		idem_hint_forget();
 	}
 }
 
@@ -153,10 +152,7 @@ find_table(void)
 						IDEM_EXTENSION_NAME)));
 
 	if (relid != table_oid)
-	{
 		idem_writer_forget();
-		idem_hint_forget();
-	}
 	table_oid = relid;
 	table_known = true;			/* last: an error leaves nothing half known */
 	return rel;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *	  Shared memory: counters, marks of keys, and where the launcher is.
+ *	  Shared memory: counters, marks and hints of keys, the launcher.
  *
  * Exists only when the library is preloaded.  It starts afresh with the
  * server, and after a backend's crash.
@@ -64,6 +64,7 @@ startup(void)
 			pg_atomic_init_u64(&idem_shared->marks[i], 0);
 		for (int i = 0; i < IDEM_STATS_DATABASES; i++)
 			init_database(&idem_shared->databases[i]);
+		idem_hints_init(idem_shared->hints, IDEM_SHARED_HINTS);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
