@@ -486,8 +486,11 @@ cmp_ok($there->query(q{SELECT token FROM idem.idem_reserve('after')}), '>',
 $next->stop('fast');
 
 #
-# Out again
+# Out again; without the worker, which would mark the lapsed lease before us
 #
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$node->restart;
+$new = app();
 $new->query(q{SELECT idem_reserve('released'), idem_release('released')});
 $new->query(q{SELECT idem_reserve('no result'), idem_complete('no result')});
 $new->query(q{SELECT idem_reserve('lapsed', '1 ms')});
