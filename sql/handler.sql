@@ -89,7 +89,8 @@ SELECT count(*) FROM handler.effects WHERE key = 'error';
 
 -- an error that passes, outside: given back, however often, and never done
 SELECT r.attempt, r.status, r.maybe_ran, idem_release('busy', r.token)
-FROM generate_series(1, 3) AS n, idem_reserve('busy', n * interval '1 hour') AS r;
+FROM generate_series(1, 3) AS n,
+	 idem_reserve('busy', n * interval '1 hour') AS r;
 SELECT status, result FROM idem_lookup('busy');
 
 --
