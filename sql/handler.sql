@@ -126,7 +126,9 @@ SELECT status, attempt, maybe_ran, result FROM idem_reserve(:'transfer');
 SELECT status, attempt, maybe_ran
 FROM idem_reserve(idem_call_key('transfer', '{"amount": 5}', 'turn 8'));
 
+SET client_min_messages = warning;
 DROP SCHEMA handler CASCADE;
+RESET client_min_messages;
 DROP OWNED BY regress_idem_one, regress_idem_two;
 DROP ROLE regress_idem_one, regress_idem_two, regress_idem_tenant;
 TRUNCATE idempotency_keys;
