@@ -29,7 +29,7 @@ CREATE TABLE @extschema@.idempotency_keys (
 		CONSTRAINT idempotency_keys_status_check
 		CHECK (status IN ('in_progress', 'done', 'failed', 'released', 'expired')),
 	result jsonb,
-	PRIMARY KEY (scope, key)
+	CONSTRAINT idempotency_keys_pkey PRIMARY KEY (scope, key)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE @extschema@.idempotency_keys IS
