@@ -36,7 +36,7 @@ suite() {
 	"$@" >"$log/$name" 2>&1
 	local status=$?
 	case $name in
-		regress | isolation) count_regress "$log/$name" ;;
+		regress | isolation*) count_regress "$log/$name" ;;
 		*)	count "$(grep -cE '^ok [0-9]' "$log/$name")" \
 				"$(grep -cE '^not ok [0-9]' "$log/$name")" ;;
 	esac
@@ -64,7 +64,16 @@ regress() {
 
 isolation() {
 	make -s installcheck REGRESS= TAP_TESTS= with_llvm=no \
-		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=test/test.conf"
+		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=${1:-test/test.conf}"
+}
+
+# The same where sessions share memory
+isolation_preloaded() {
+	{
+		cat test/test.conf
+		echo "shared_preload_libraries = 'idem_tool'"
+	} >"$log/preloaded.conf"
+	isolation "$log/preloaded.conf"
 }
 
 tap() {
@@ -118,6 +127,7 @@ example() {
 
 suite regress regress
 suite isolation isolation
+suite isolation_preloaded isolation_preloaded
 suite tap tap
 suite pgtap with_server pgtap
 suite jcs with_server jcs

@@ -160,7 +160,7 @@ run_suites()
 {
 	in_chroot "$@" sh -c 'cd "$0" &&
 		exec runuser -u postgres -- bash scripts/run-suites.sh \
-			regress isolation tap pgtap' "$TREE"
+			regress isolation isolation_preloaded tap pgtap' "$TREE"
 }
 
 # Print the line of a version that failed, and why
