@@ -50,7 +50,7 @@ suite() {
 	# what could not run here must not go unnoticed
 	grep -E '# skip|skipped: ' -i "$log/$name" | sed "s/^/$name: /"
 	if [ "$failed" -ne "$failed_before" ]; then
-		cat "$log/$name"
+		grep -vE '^ok [0-9]|\.\.\. ok' "$log/$name"
 		find . -name regression.diffs -exec cat {} + 2>/dev/null
 	fi
 }

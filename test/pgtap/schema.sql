@@ -106,7 +106,7 @@ SELECT set_eq(
 	  WHERE conrelid = 'public.idempotency_keys'::regclass
 	  AND contype <> 'n'$$,
 	$$VALUES ('idempotency_keys_pkey', 'p', false, true, '{1,2}'),
-			 ('idempotency_keys_status_check', 'c', false, true, '{3}')$$,
+			 ('idempotency_keys_status_check', 'c', false, true, '{13}')$$,
 	'constraints: the primary key, which cannot be deferred, and a check');
 SELECT set_eq(
 	$$SELECT concat_ws(' ', indexrelid::regclass, amname, indisunique,
