@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 
 import { sql } from "drizzle-orm";
 
-import { sqlState } from "../../common/idem.js";
+import { Idem, sqlState } from "../../common/idem.js";
 import { ask, type Provider } from "../../common/provider.js";
 import { Bank, Gate, until } from "../../common/testing.js";
 import { charge, chargeKey, decide, type Outcome } from "../src/charge.js";
@@ -227,6 +227,50 @@ test("a lost connection after the charge does not lose it", async () => {
 	assert.equal((await chargeOnce(id)).status, "charged");
 	assert.deepEqual(bank.count("invoice", id), { effects: 1, repeats: 0 });
 });
+
+/* the pool, but the connection breaks right after this call has committed */
+function losing(call: string): { idem: Idem; lost: () => number } {
+	let lost = 0;
+	const idem = new Idem({
+		query: async (text, values) => {
+			const answer = await pool.query(text, values);
+			if (text.includes(call) && lost++ === 0)
+				throw new Error("Connection terminated unexpectedly");
+			return answer;
+		},
+	});
+	return { idem, lost: () => lost };
+}
+
+for (const [call, fate] of
+	[["idem_complete", "ok"], ["idem_fail", "declined"]] as const)
+	test(`an answer to ${call} that is lost does no harm`, async () => {
+		const id = await newInvoice();
+		const { idem, lost } = losing(call);
+		await bank.next(fate);
+		const first = await charge({ ...database, idem }, settings, id);
+		assert.equal(lost(), 2);
+		assert.equal(first.status, fate === "ok" ? "charged" : "declined");
+		assert.deepEqual(await chargeOnce(id), first);
+		assert.deepEqual(bank.count("invoice", id),
+			{ effects: fate === "ok" ? 1 : 0, repeats: 0 });
+	});
+
+test("an answer to idem_begin that is lost is no charge yet", () =>
+	withTimes("1 s", "1 h", async () => {
+		const id = await newInvoice();
+		const { idem } = losing("idem_begin");
+		const first = await charge({ ...database, idem }, settings, id);
+		assert.equal(first.status, "try_later");
+		assert.deepEqual(bank.count("invoice", id),
+			{ effects: 0, repeats: 0 });
+
+		/* nobody knows of that reservation, but it ends by itself */
+		assert.equal((await chargeOnce(id)).status, "in_progress");
+		assert.equal((await chargeUntilDecided(id)).status, "charged");
+		assert.deepEqual(bank.count("invoice", id),
+			{ effects: 1, repeats: 0 });
+	}));
 
 test("without the database there is no charge", async () => {
 	const id = await newInvoice();

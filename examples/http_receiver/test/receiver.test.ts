@@ -145,19 +145,19 @@ async function lookup(key: string): Promise<Record<string, unknown>> {
 	return rows[0] ?? {};
 }
 
-/* another lease than that of schema.sql, as long as the test runs */
-async function withLease(
-	lease: string, run: () => Promise<void>,
+/* other times than those of schema.sql, as long as the test runs */
+async function withTimes(
+	lease: string, takeover: string, run: () => Promise<void>,
 ): Promise<void> {
-	const register = (ttl: string) => pool.query(
+	const register = (...times: string[]) => pool.query(
 		`SELECT idem_register('charge', effect => 'write',
-			reservation_ttl => $1, takeover => '20 hours',
-			result_ttl => '24 hours')`, [ttl]);
-	await register(lease);
+			reservation_ttl => $1, takeover => $2,
+			result_ttl => '24 hours')`, times);
+	await register(lease, takeover);
 	try {
 		await run();
 	} finally {
-		await register("30 seconds");
+		await register("30 seconds", "20 hours");
 	}
 }
 
@@ -466,7 +466,7 @@ test("a reply of any kind is replayed as it was", async () => {
 });
 
 test("a reply that is too large to record is no second charge", () =>
-	withLease("300 ms", async () => {
+	withTimes("300 ms", "20 hours", async () => {
 		const { key, args } = newCall();
 		let size = 2_000_000;
 		const { at } = await chargeAnd(() => "x".repeat(size));
@@ -524,7 +524,7 @@ test("a client that leaves in its own body has asked nothing", async () => {
 });
 
 test("after the lease another attempt takes over", () =>
-	withLease("300 ms", async () => {
+	withTimes("300 ms", "20 hours", async () => {
 		const { key, args } = newCall();
 		const gate = await Gate.start(bank);
 		try {
@@ -547,23 +547,26 @@ test("after the lease another attempt takes over", () =>
 		assert.deepEqual(count(args), { effects: 1, repeats: 1 });
 	}));
 
-test("an outcome that stays unknown is for a person", async () => {
-	const { key, args } = newCall();
-	await bank.next("lost");
-	assert.equal((await post(args, { key })).status, 502);
-	/* as if 20 hours had passed */
-	await pool.query(
-		`UPDATE idempotency_keys SET created_at = created_at - interval '20 h'
-		  WHERE key = $1`, [key]);
-	const answer = await post(args, { key });
-	assert.equal(answer.status, 409);
-	assert.equal(codeOf(answer), "IK006");
-	assert.equal(answer.headers["retry-after"], undefined);
-	assert.deepEqual(count(args), { effects: 1, repeats: 0 });
-});
+test("an outcome that stays unknown is for a person", () =>
+	withTimes("30 seconds", "300 ms", async () => {
+		const { key, args } = newCall();
+		await bank.next("lost");
+		assert.equal((await post(args, { key })).status, 502);
+		await until("the end of takeover", async () => {
+			const { rows } = await pool.query(
+				`SELECT clock_timestamp() > created_at + '300 ms' AS over
+				   FROM idem_lookup($1, $2)`, [key, nameOf(ALICE)]);
+			return rows[0].over;
+		});
+		const answer = await post(args, { key });
+		assert.equal(answer.status, 409);
+		assert.equal(codeOf(answer), "IK006");
+		assert.equal(answer.headers["retry-after"], undefined);
+		assert.deepEqual(count(args), { effects: 1, repeats: 0 });
+	}));
 
 test("a receiver killed after the charge leaves it to the next", () =>
-	withLease("1 s", async () => {
+	withTimes("1 s", "20 hours", async () => {
 		const { key, args } = newCall();
 		const gate = await Gate.start(bank);
 		const victim = await Service.start(process.execPath, [SERVE],
