@@ -19,7 +19,7 @@ const start = (provider: string, env: Record<string, string> = {}) =>
 before(async () => {
 	/* as in schema.sql, with a lease that one can wait for */
 	await pool.query(`SELECT idem_register('charge', effect => 'write',
-		reservation_ttl => '1 s', takeover => '20 h')`);
+		reservation_ttl => '2 s', takeover => '20 h')`);
 	bank = await Bank.start();
 	service = await start(bank.url);
 });
@@ -109,7 +109,7 @@ test("a service killed after the charge leaves it to the next", async () => {
 
 		const busy = await chargeOf(invoice);
 		assert.equal(busy.status, 409);
-		assert.equal(busy.retryAfter, "1");
+		assert.match(busy.retryAfter ?? "", /^[12]$/);
 		await victim.stop("SIGKILL");
 		await assert.rejects(lost);
 	} finally {

@@ -566,7 +566,7 @@ test("an outcome that stays unknown is for a person", () =>
 	}));
 
 test("a receiver killed after the charge leaves it to the next", () =>
-	withTimes("1 s", "20 hours", async () => {
+	withTimes("2 s", "20 hours", async () => {
 		const { key, args } = newCall();
 		const gate = await Gate.start(bank);
 		const victim = await Service.start(process.execPath, [SERVE],
@@ -577,7 +577,7 @@ test("a receiver killed after the charge leaves it to the next", () =>
 			await acted(args);
 			const busy = await post(args, { key });
 			assert.equal(busy.status, 409);
-			assert.equal(busy.headers["retry-after"], "1");
+			assert.match(busy.headers["retry-after"] ?? "", /^[12]$/);
 			await victim.stop("SIGKILL");
 			await assert.rejects(lost);
 		} finally {
