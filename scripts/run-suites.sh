@@ -119,7 +119,9 @@ example() {
 	createdb "$(basename "$1")" && export PGDATABASE=$(basename "$1") &&
 		sql 'CREATE EXTENSION idem_tool' || return
 	if [ -e package.json ]; then
-		npm test --silent
+		# its notes belong nowhere else
+		npm_config_cache=$log/npm npm_config_update_notifier=false \
+			npm test --silent
 	else
 		/usr/bin/python3 ../common/run_tests.py
 	fi
