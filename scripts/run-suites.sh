@@ -48,7 +48,7 @@ suite() {
 		failed=$((failed + 1))
 	fi
 	# what could not run here must not go unnoticed
-	grep -E '# skip|skipped: ' -i "$log/$name" | sed "s/^/$name: /"
+	grep -iE '^ok.*# skip|skipped: ' "$log/$name" | sed "s/^/$name: /"
 	if [ "$failed" -ne "$failed_before" ]; then
 		grep -vE '^ok [0-9]|\.\.\. ok' "$log/$name"
 		find . -name regression.diffs -exec cat {} + 2>/dev/null
