@@ -127,11 +127,13 @@ class RunOnceTest(unittest.IsolatedAsyncioTestCase):
             await gate.wait()
             return receipt
 
-        tasks = [self.start(action) for _ in range(20)]
-        # they wait, but a connection is left
-        await wait_until(lambda: self.waiters() == CONNECTIONS - 1)
-        gate.set()
-        receipts = await asyncio.gather(*tasks)
+        # they wait for longer than we do, but leave a connection
+        with unittest.mock.patch("run_once.SLICE", 15):
+            tasks = [self.start(action) for _ in range(20)]
+            await wait_until(lambda: self.waiters() == CONNECTIONS - 1)
+            gate.set()
+            receipts = await asyncio.wait_for(
+                asyncio.gather(*tasks), timeout=10)
         self.assertEqual(receipts, [receipts[0]] * 20)
         self.assert_happened(1)
         self.assertEqual(self.lookup(), ("done", 1, False))
