@@ -35,9 +35,9 @@ def pay(db, port, invoice):
     key = f"charge:{invoice['id']}"
 
     for _ in range(ATTEMPTS):
-        status, result, token = db.execute(
-            "SELECT status, result, token FROM idem_reserve(%s, ttl => %s,"
-            " request => %s, wait => %s, scope => %s)",
+        status, result, token, maybe_ran = db.execute(
+            "SELECT status, result, token, maybe_ran FROM idem_reserve("
+            "%s, ttl => %s, request => %s, wait => %s, scope => %s)",
             (key, LEASE, Jsonb(invoice), WAIT, SCOPE)).fetchone()
 
         if status == "done":
@@ -53,7 +53,9 @@ def pay(db, port, invoice):
         try:
             receipt = charge(port, invoice, f"{SCOPE}/{key}")
         except NotSent:
-            db.execute("SELECT idem_release(%s, token => %s, scope => %s)",
+            # that is true of this attempt; an earlier one may have charged
+            give_back = "idem_abandon" if maybe_ran else "idem_release"
+            db.execute(f"SELECT {give_back}(%s, token => %s, scope => %s)",
                        (key, token, SCOPE))
         except Refused as refusal:
             if settle(db, "idem_fail", key, token, refusal.args[0]):
