@@ -5,7 +5,7 @@
  *     const idem = new Idem(pool);
  *     const answer = await idem.begin("charge", request, key);
  *     if (answer.status === "reserved") {
- *         ... the effect, with answer.providerKey ...
+ *         ... the effect, with answer.provider_key ...
  *         await idem.complete(answer, result);
  *     }
  *
@@ -83,9 +83,13 @@ export class Idem {
 		return this.record("idem_fail", won, error);
 	}
 
-	/** It certainly did not run: the next caller may. */
+	/**
+	 * This attempt certainly did not run: the next caller may.  If an earlier
+	 * one may have, that is no reason to forget it.
+	 */
 	release(won: Reservation): Promise<void> {
-		return this.giveBack("idem_release", won);
+		return this.giveBack(
+			won.maybe_ran ? "idem_abandon" : "idem_release", won);
 	}
 
 	/** Nobody knows whether it ran: the next caller takes over. */
