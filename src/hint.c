@@ -19,12 +19,19 @@
 #include "idem_worker.h"
 
 #include "common/hashfn.h"
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/itemptr.h"
 #include "utils/memutils.h"
 
 /* A power of two: 64 kB in each session that uses idem_tool */
 #define IDEM_OWN_HINTS	4096
+
+/*
+ * Places that a hint may be in, lest keys push each other out.  A power of two
+ * as well: a cache line.
+ */
+#define IDEM_HINT_WAYS	4
 
 static IdemHint *own_hints = NULL;
 
@@ -56,14 +63,30 @@ hint_hash(const IdemKey *key)
 	return hash_combine64(key->hash, MyDatabaseId);
 }
 
+/* The places that a hint with this hash may be in */
 static IdemHint *
-hint_for(uint64 hash)
+hint_set(uint64 hash)
 {
-	if (idem_shared)
-		return &idem_shared->hints[hash % IDEM_SHARED_HINTS];
-	if (own_hints == NULL)
+	IdemHint   *hints;
+	int			n;
+
+	if (idem_shared == NULL && own_hints == NULL)
 		own_hints = make_own_hints();
-	return &own_hints[hash % IDEM_OWN_HINTS];
+	hints = idem_shared ? idem_shared->hints : own_hints;
+	n = idem_shared ? IDEM_SHARED_HINTS : IDEM_OWN_HINTS;
+	return &hints[hash & (n - IDEM_HINT_WAYS)];
+}
+
+/* The hint with this hash, NULL if there is none */
+static IdemHint *
+find_in_set(IdemHint *set, uint64 hash)
+{
+	for (int i = 0; i < IDEM_HINT_WAYS; i++)
+	{
+		if (pg_atomic_read_u64(&set[i].hash) == hash)
+			return &set[i];
+	}
+	return NULL;
 }
 
 /* Note that the key's row is at "tid" */
@@ -71,8 +94,14 @@ void
 idem_hint_note(const IdemKey *key, ItemPointer tid)
 {
 	uint64		hash = hint_hash(key);
-	IdemHint   *hint = hint_for(hash);
+	IdemHint   *set = hint_set(hash);
+	IdemHint   *hint = find_in_set(set, hash);
 
+	/* in the place of none, or of any other */
+	if (hint == NULL)
+		hint = find_in_set(set, 0);
+	if (hint == NULL)
+		hint = &set[pg_prng_uint32(&pg_global_prng_state) % IDEM_HINT_WAYS];
 	pg_atomic_write_u64(&hint->hash, hash);
 	pg_atomic_write_u64(&hint->tid,
 						((uint64) ItemPointerGetBlockNumber(tid) << 16) |
@@ -84,10 +113,10 @@ bool
 idem_hint_find(const IdemKey *key, ItemPointer tid)
 {
 	uint64		hash = hint_hash(key);
-	IdemHint   *hint = hint_for(hash);
+	IdemHint   *hint = find_in_set(hint_set(hash), hash);
 	uint64		place;
 
-	if (pg_atomic_read_u64(&hint->hash) != hash)
+	if (hint == NULL)
 		return false;
 	place = pg_atomic_read_u64(&hint->tid);
 	ItemPointerSet(tid, (BlockNumber) (place >> 16),

@@ -189,12 +189,12 @@ typedef struct IdemDatabase
 
 typedef struct IdemShared
 {
+	IdemHint	hints[IDEM_SHARED_HINTS];	/* aligned, being the first */
 	LWLock	   *lock;			/* who has which of the databases */
 	pg_atomic_uint32 launcher;	/* its process id, 0 if there is none */
 	pg_atomic_uint32 wakes;		/* counts calls of idem_wake_worker() */
 	pg_atomic_uint64 marks[IDEM_MARKS]; /* releases of a key's lock */
 	IdemDatabase databases[IDEM_STATS_DATABASES];
-	IdemHint	hints[IDEM_SHARED_HINTS];
 } IdemShared;
 
 extern IdemShared *idem_shared; /* NULL unless preloaded */
