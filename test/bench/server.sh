@@ -2,7 +2,10 @@
 
 bindir=$("${PG_CONFIG:-pg_config}" --bindir)
 dir=$(mktemp -d)
-server=
+
+# what every measurement wants; a caller may add to it
+server_options=(-c jit=off -c autovacuum=off -c fsync=off
+	-c checkpoint_timeout=1h)
 
 # PostgreSQL refuses to run as root
 as_postgres() {
@@ -24,22 +27,21 @@ psql() {
 start_server() {
 	as_postgres "$@" "$bindir/postgres" -D "$dir/data" \
 		-c listen_addresses= -c unix_socket_directories="$dir" \
-		-c jit=off -c autovacuum=off -c fsync=off -c checkpoint_timeout=1h \
-		>>"$dir/server.log" 2>&1 &
+		"${server_options[@]}" >>"$dir/server.log" 2>&1 &
 	local child=$!
 	until psql -c 'SELECT 1' >/dev/null 2>&1; do
 		kill -0 "$child" || { cat "$dir/server.log" >&2; exit 1; }
 		sleep 0.2
 	done
-	# runuser and valgrind may stand in between
-	server=$(head -1 "$dir/data/postmaster.pid")
 }
 
+# By its own record: runuser and valgrind may stand in between, and it may
+# have been interrupted while it started
 stop_server() {
-	[ -n "$server" ] || return 0
-	kill -INT "$server"
-	while kill -0 "$server" 2>/dev/null; do sleep 0.1; done
-	server=
+	local pid
+	pid=$(head -1 "$dir/data/postmaster.pid" 2>/dev/null) || return 0
+	kill -INT "$pid"
+	while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 }
 trap 'stop_server; rm -rf "$dir"' EXIT
 

@@ -1,0 +1,65 @@
+"""Run the workloads one after the other and write the report.
+
+Started by run.sh, which has the usage.
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from report import Report, machine
+from server import Server
+import wire
+
+ROOT = Path(__file__).parents[2]
+
+WORKLOADS = {
+    "W1": wire.two_phases,
+    "W2": wire.one_transaction,
+    "W3": wire.retry_storm,
+}
+
+
+class Bench:
+    """What every workload gets: the server, the report, how much to do."""
+
+    def __init__(self, server, quick):
+        self.server = server
+        self.quick = quick
+        self.report = Report()
+        self.rounds = 1 if quick else 5
+        self.seconds = 1
+        self.keys = 100_000 if quick else 1_000_000
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="run.sh")
+    parser.add_argument("--socket", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--bindir", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default=",".join(WORKLOADS))
+    parser.add_argument("--out", default=ROOT / "docs/performance")
+    given = parser.parse_args()
+    given.only = given.only.split(",")
+    unknown = set(given.only) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}")
+    return given
+
+
+def main():
+    # as an exception, so that everything that we have started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    given = arguments()
+    bench = Bench(Server(given.socket, given.bindir), given.quick)
+    bench.server.new_database("bench", bench.keys)
+    for name in given.only:
+        bench.server.configure(fsync="off", full_page_writes="off")
+        WORKLOADS[name](bench)
+    bench.report.write(given.out, machine(bench.server))
+    print(f"\nwritten to {given.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+-- the floor: no conflict is expected, nothing is checked
+\set fresh random(1, 100) <= :share
+\if :fresh
+\set k random(1, 9000000000000000)
+INSERT INTO by_hand (key, status, expires_at) VALUES ('charge:' || :k, 'in_progress', now() + interval '5 min');
+UPDATE by_hand SET status = 'done', completed_at = now(), expires_at = now() + interval '1 day', result = '{"charge": "ch_123", "ok": true}' WHERE key = 'charge:' || :k;
+\else
+\set k random(1, :keys)
+SELECT status, result FROM by_hand WHERE key = 'settled:' || :k;
+\endif
