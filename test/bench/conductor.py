@@ -8,16 +8,30 @@ import signal
 import sys
 from pathlib import Path
 
+import footprint
+import growth
+import hotkey
+import inside
+import outside
 from report import Report, machine
 from server import Server
+import steady
 import wire
 
 ROOT = Path(__file__).parents[2]
 
 WORKLOADS = {
+    "footprint": footprint.counters,
+    "instructions": footprint.instructions,
     "W1": wire.two_phases,
     "W2": wire.one_transaction,
     "W3": wire.retry_storm,
+    "W4": inside.in_database,
+    "W5": hotkey.hot_key,
+    "W6": growth.growth,
+    "W7": steady.steady_state,
+    "W8": inside.batches,
+    "outside": outside.outside,
 }
 
 

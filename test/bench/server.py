@@ -60,19 +60,19 @@ class Server:
         self.query(f"DROP DATABASE IF EXISTS {dbname} WITH (FORCE)")
 
     @contextmanager
-    def on_one_core(self):
-        """What connects within, and what is started, shares one core.
+    def on_one_core(self, *others):
+        """What connects within, what is started, and others, share one core.
 
         A single client is otherwise slower than two: each message wakes a
         core that has gone to sleep.
         """
         cores = os.sched_getaffinity(0)
         try:
-            for pid in (0, self.pid):
+            for pid in (0, self.pid, *others):
                 os.sched_setaffinity(pid, {min(cores)})
             yield
         finally:
-            for pid in (0, self.pid):
+            for pid in (0, self.pid, *others):
                 os.sched_setaffinity(pid, cores)
 
     def children(self):
@@ -81,7 +81,8 @@ class Server:
         return [int(pid) for pid in listed.read_text().split()]
 
     def pgbench(self, script, *, clients=1, seconds=None, transactions=None,
-                dbname="bench", schema="public", variables=None):
+                dbname="bench", schema="public", variables=None,
+                setting=None):
         """Run a script of sql/; how often in a second it did."""
         command = [f"{self.bindir}/pgbench", "-h", self.socket,
                    "-U", "postgres", "-n", "-M", "prepared",
@@ -91,9 +92,10 @@ class Server:
                     else ["-t", str(transactions)])
         for name, value in (variables or {}).items():
             command += ["-D", f"{name}={value}"]
-        environment = dict(os.environ, PGOPTIONS=f"-c search_path={schema}")
-        if schema != "public":
-            environment["PGOPTIONS"] += ",public"
+        options = f"-c search_path={schema},public"
+        if setting:
+            options += f" -c {setting}"
+        environment = dict(os.environ, PGOPTIONS=options)
         if clients == 1:
             with self.on_one_core():
                 output = run([*command, dbname], environment)

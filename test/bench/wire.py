@@ -46,7 +46,7 @@ def two_phases(bench):
     variants = pairs("pair")
     variants.insert(2, Variant("by hand, expiry, SELECT", "pair_three",
                                "expiry"))
-    compare(bench, "W1", variants, (1, 4) if bench.quick else (1, 4, 16))
+    compare(bench, "W1", variants, (4,) if bench.quick else (1, 4, 16))
 
 
 def one_transaction(bench):
@@ -90,6 +90,8 @@ def compare(bench, workload, variants, clients):
     """All variants, durable and not; the figures by mode."""
     speed = {}
     for mode, settings in MODES.items():
+        if bench.quick and mode == "durable" and workload != "W1":
+            continue
         bench.server.configure(**settings)
         bench.server.query("CHECKPOINT")
         speed[mode] = measure(bench, variants, clients)
@@ -163,6 +165,8 @@ def check(bench, workload, speed):
                               ("CPU-bound", "by hand", 1.0),
                               ("durable", "by hand, expiry", 1.0),
                               ("durable", "by hand", 1.0)):
+        if mode not in speed:
+            continue
         bench.report.target(
             workload, f"throughput against “{peer}”, {mode}", limit,
             worst(speed[mode], "idem_tool", peer), least=True)

@@ -84,19 +84,22 @@ CREATE TABLE orders (
 	amount integer NOT NULL
 );
 
--- fill(from, to): settled keys, the same in all tables.  In mixed order, as
--- keys of the real world arrive in their index; 7919 is prime.
+-- Settled keys.  In mixed order, as keys of the real world arrive in their
+-- index; 7919 is prime.
 
-CREATE FUNCTION fill(first bigint, last bigint) RETURNS void
+CREATE FUNCTION fill(first bigint, last bigint, memory interval = '1 day')
+RETURNS void
 LANGUAGE sql AS $$
 	INSERT INTO idempotency_keys (key, status, attempt, maybe_ran, token, owner,
 			created_at, reserved_at, completed_at, expires_at, result)
 		SELECT 'settled:' || first + i * 7919 % (last - first + 1), 'done', 1,
 			false, nextval('idempotency_keys_token_seq'), current_user,
-			now(), now(), now(), now() + interval '1 day',
+			now(), now(), now(), now() + memory,
 			'{"charge": "ch_123", "ok": true}'
 		FROM generate_series(0, last - first) i;
 $$;
+
+-- the same keys
 
 CREATE FUNCTION fill_peers() RETURNS void
 LANGUAGE sql AS $$

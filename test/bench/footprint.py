@@ -1,0 +1,178 @@
+"""What an operation leaves behind: counters and instructions.
+
+They hardly vary from run to run, unlike times: these are the figures to
+trust.
+"""
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+
+from server import HERE, run, wait_until
+from wire import FEW, Variant, pairs
+
+RESULT_SIZES = (30, 100, 500, 2000)
+FILLFACTORS = (90, 50, 25, 10)
+INSTRUCTION_TARGETS = {
+    ("reserve + complete", "bare INSERT + UPDATE"): 0.95,
+    ("reserve + complete", "INSERT, UPDATE by hand"): 0.75,
+    ("reserve + complete", "INSERT, SELECT, UPDATE by hand"): 0.75,
+    ("replay", "primary-key SELECT"): 1.05,
+    ("replay", "INSERT, SELECT by hand"): 0.35,
+}
+
+
+@dataclass
+class Counters:
+    """Of all tables of the database, at one moment or for one operation."""
+    wal: float
+    xids: float
+    buffers: float
+    updates: float
+    hot: float
+    dead: float
+
+    @classmethod
+    def read(cls, server):
+        # a session's figures are complete when it has ended
+        wait_until(lambda: server.query(
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type ="
+            " 'client backend'") == [(1,)])
+        return cls(*map(float, server.query("""
+            SELECT pg_current_wal_insert_lsn() - '0/0',
+                pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+                (SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit
+                        + idx_blks_read + coalesce(toast_blks_hit
+                        + toast_blks_read + tidx_blks_hit + tidx_blks_read, 0))
+                    FROM pg_statio_user_tables)
+                + (SELECT sum(blks_hit + blks_read)
+                    FROM pg_statio_user_sequences),
+                sum(n_tup_upd), sum(n_tup_hot_upd), sum(n_dead_tup)
+            FROM pg_stat_user_tables""", dbname="bench")[0]))
+
+    def __sub__(self, other):
+        return Counters(*(a - b for a, b in zip(
+            vars(self).values(), vars(other).values())))
+
+    def per(self, rounds):
+        return Counters(*(value / rounds for value in vars(self).values()))
+
+    def hot_share(self):
+        return self.hot / self.updates if self.updates else None
+
+
+def counters(bench):
+    """Tables of both kinds of operation, and of results of several sizes."""
+    bench.report.section("Footprint")
+    bench.report.text(
+        "One client, full_page_writes off, so that it does not matter when"
+        " the last checkpoint was. Buffers: pages of tables, indexes and"
+        " sequences that were looked at, as often as they were. HOT: updates"
+        " that did not touch an index.")
+    pair = table(bench, "reserve + complete", pairs("pair")
+                 + [Variant("by hand, expiry, SELECT", "pair_three",
+                            "expiry")])
+    replays = pairs("storm")
+    for variant in replays:
+        variant.variables = dict(share=0, keys=FEW)
+    replay = table(bench, "replay", replays)
+    target = bench.report.target
+    target("", "WAL of reserve + complete against “by hand, expiry”", 0.7,
+           pair["idem_tool"].wal / pair["by hand, expiry"].wal)
+    target("", "WAL bytes a replay", 0, round(replay["idem_tool"].wal))
+    target("", "dead tuples a replay", 0, replay["idem_tool"].dead)
+    target("", "transaction ids a replay", 0,
+           round(replay["idem_tool"].xids, 2))
+    sizes(bench)
+
+
+def table(bench, what, variants):
+    rounds = 1000 if bench.quick else 5000
+    costs = {v.name: cost(bench, v, rounds) for v in variants}
+    mine = costs["idem_tool"]
+    bench.report.table(
+        (what, "bytes of WAL", "idem_tool needs", "buffers",
+         "transaction ids", "HOT", "dead tuples"),
+        [(name, f"{c.wal:.0f}",
+          "" if c is mine or c.wal < 1 else f"{mine.wal / c.wal:.2f} ×",
+          f"{c.buffers:.1f}", f"{c.xids:.2f}", percent(c.hot_share()),
+          f"{c.dead:.2f}") for name, c in costs.items()])
+    return costs
+
+
+def cost(bench, variant, rounds):
+    before = Counters.read(bench.server)
+    bench.server.pgbench(variant.script, transactions=rounds,
+                         schema=variant.schema, variables=variant.variables)
+    return (Counters.read(bench.server) - before).per(rounds)
+
+
+def percent(share):
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def sizes(bench):
+    """Which results stay on their row's page, with which fillfactor."""
+    rounds = 500 if bench.quick else 3000
+    rows = []
+    for size in RESULT_SIZES:
+        row = [f"{size} bytes"]
+        for fillfactor in FILLFACTORS:
+            with bench.server.connect("bench") as db:
+                db.execute("TRUNCATE idempotency_keys")
+                db.execute("ALTER TABLE idempotency_keys"
+                           f" SET (fillfactor = {fillfactor})")
+            spent = cost(bench, Variant("", "pair_sized",
+                                        variables=dict(bytes=size)), rounds)
+            [(disk,)] = bench.server.query(
+                "SELECT pg_total_relation_size('idempotency_keys')",
+                dbname="bench")
+            row += [f"{percent(spent.hot_share())}, {spent.wal:.0f},"
+                    f" {disk / rounds:.0f}"]
+            if fillfactor == 50 and size <= 100:
+                bench.report.target("", f"HOT completions, {size} bytes, in %",
+                                    95, 100 * spent.hot_share(), least=True)
+        rows.append(row)
+    bench.report.text(
+        "The size of the result, and the table's fillfactor (50 is the"
+        " default). HOT completions, bytes of WAL for reserve + complete,"
+        " bytes on disk a key:")
+    bench.report.table(("result", *(f"fillfactor {f}" for f in FILLFACTORS)),
+                       rows)
+    bench.server.new_database("bench", bench.keys)
+
+
+def instructions(bench):
+    """By instructions.sh, which has a server of its own."""
+    bench.report.section("Instructions")
+    if not shutil.which("valgrind"):
+        bench.report.text("Not counted: valgrind is not installed.")
+        return
+    bench.report.text(
+        "In the server, over the wire with prepared statements, counted by"
+        " callgrind (`test/bench/instructions.sh`): inside PortalRun, and for"
+        " the whole execution, which adds fetching the plan and starting and"
+        " ending the executor. Replays are of a few keys that the session"
+        " knows, unless it says “any key”.")
+    output = run(["bash", str(HERE / "instructions.sh"),
+                  *(["whole"] if bench.quick else [])],
+                 dict(os.environ, **(dict(SHORT="100", LONG="300")
+                                     if bench.quick else {})))
+    rows = []
+    measure = ""
+    for line in output.split("\n"):
+        if line.endswith(":"):
+            measure = line.rstrip(":")
+        found = re.match(r"(.*?) +(\d+) instructions, +([\d.]+) x"
+                         r" (.*) \((\d+)\)", line)
+        if found:
+            what, mine, ratio, peer, theirs = found.groups()
+            rows.append((measure, what, mine, peer, theirs, f"{ratio} ×"))
+            if (what, peer) in INSTRUCTION_TARGETS:
+                bench.report.target(
+                    "", f"instructions of {what} against {peer},"
+                    f" {measure[0].lower()}{measure[1:]}",
+                    INSTRUCTION_TARGETS[what, peer], float(ratio))
+    bench.report.table(("measure", "", "idem_tool", "against", "", "ratio"),
+                       rows)
