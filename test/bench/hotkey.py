@@ -3,7 +3,7 @@
 import threading
 import time
 
-from figures import Figure, Rounds, number, percentile
+from figures import Figure, Rounds, percentile
 from server import cpu_seconds
 
 CALLERS = 64
@@ -80,7 +80,8 @@ def wake(server, key):
         assert status == "done", status
         awake.append(at)
 
-    threads = [threading.Thread(target=wait, args=(db,)) for db in sessions]
+    threads = [threading.Thread(target=wait, args=(db,), daemon=True)
+               for db in sessions]
     pids = [db.info.backend_pid for db in sessions]
     for thread in threads:
         thread.start()

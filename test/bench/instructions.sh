@@ -6,14 +6,14 @@
 #	bash test/bench/instructions.sh [run | whole]
 #
 # Needs an installed idem_tool, valgrind and pgbench; takes a minute or two.
-# A throwaway server runs under callgrind.  Each workload runs in two lengths over
-# the wire with prepared statements; the slope between them is the cost of one
-# round without any start-up.  The counts hardly vary from run to run, unlike
-# times.
+# A throwaway server runs under callgrind.  Each workload runs in two lengths
+# over the wire with prepared statements; the slope between them is the cost of
+# one round without any start-up.  The counts hardly vary from run to run,
+# unlike times.
 #
 # Two measures: what happens inside PortalRun, and the whole execution of a
-# prepared statement, that is with fetching the plan and starting and ending the
-# executor.  A plain statement locks and opens its tables in the latter; a
+# prepared statement, that is with fetching the plan and starting and ending
+# the executor.  A plain statement locks and opens its tables in the latter; a
 # function does so when it is called, which is in PortalRun.  Neither has the
 # parser, the planner or the commit.
 
@@ -78,7 +78,8 @@ prepare() {
 
 report() {
 	awk -v what="$1" -v mine="$2" -v peer="$3" -v name="$4" \
-		'BEGIN { printf "%-20s %8d instructions, %6.3f x %s (%d)\n", what, mine, mine / peer, name, peer }'
+		'BEGIN { printf "%-20s %8d instructions, %6.3f x %s (%d)\n",
+			what, mine, mine / peer, name, peer }'
 }
 
 # compare TITLE toggle...

@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from figures import number
+
 
 class Report:
     """Collected while the run goes on, written at its end."""
@@ -39,7 +41,7 @@ class Report:
         met = value >= limit if least else value <= limit
         self.targets.append((workload, what,
                              f"{'≥' if least else '≤'} {limit:g}",
-                             f"{value:.3g}" if value < 1000 else f"{value:.0f}",
+                             number(value),
                              "yes" if met else "**no**"))
 
     def write(self, directory, facts):

@@ -25,15 +25,15 @@ export TMPDIR=${TMPDIR:-/var/tmp}
 . "$here/server.sh"
 
 conductor=
-# it ends what it has started
-stop_conductor() {
-	[ -n "$conductor" ] || return 0
-	kill "$conductor" 2>/dev/null || true
-	wait "$conductor" || true
+# The conductor ends what it has started; its sessions end with the server,
+# for some of its threads may wait for an answer
+clean_up() {
+	[ -z "$conductor" ] || kill "$conductor" 2>/dev/null || true
+	stop_server
+	[ -z "$conductor" ] || wait "$conductor" || true
+	rm -rf "$dir"
 }
-trap 'stop_conductor; stop_server; rm -rf "$dir"' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+trap clean_up EXIT
 
 # a third of the memory: ten million keys fit where there is enough of it
 megabytes=$(awk '/^MemTotal/ { print int($2 / 1024 / 3) }' /proc/meminfo)
@@ -48,6 +48,7 @@ as_postgres tee -a "$dir/data/postgresql.conf" >/dev/null <<-END
 	full_page_writes = off
 	idem_tool.worker = off
 END
+# shellcheck disable=SC2119
 start_server
 
 /usr/bin/python3 "$here/conductor.py" --socket "$dir" --bindir "$bindir" "$@" &

@@ -115,11 +115,19 @@ def wait_until(condition, seconds=60):
 
 def run(command, environment=None, directory=None):
     """The output of a command that must succeed."""
-    done = subprocess.run(command, env=environment, cwd=directory, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}")
-    return done.stdout
+    process = subprocess.Popen(command, env=environment, cwd=directory,
+                               text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        # not kill(): it may have something to clean up
+        process.terminate()
+        process.wait()
+        raise
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{output}")
+    return output
 
 
 def cpu_seconds(pid):

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # A throwaway server for measurements; sourced, not run.  Sets bindir and dir.
 
 bindir=$("${PG_CONFIG:-pg_config}" --bindir)
@@ -44,6 +45,8 @@ stop_server() {
 	while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 }
 trap 'stop_server; rm -rf "$dir"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 # A database as most are: UTF-8, and not the C locale
 init_server() {

@@ -1,0 +1,44 @@
+# The instructions of a call, against SQL by hand, do not grow unnoticed.
+# Counted by callgrind, which repeats within a percent.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use Test::More;
+
+# The peers' own instructions differ from version to version
+my $version = `pg_config --version`;
+plan skip_all => "the limits are for PostgreSQL 15"
+  if $version !~ /^PostgreSQL 15\./;
+plan skip_all => 'valgrind is not installed'
+  if system('valgrind --version >/dev/null 2>&1');
+
+# Enough to know all keys of a burst before counting begins
+local @ENV{qw(SHORT LONG)} = (500, 800);
+my @lines = `bash '$FindBin::RealBin/../bench/instructions.sh' run`;
+is($?, 0, 'counted');
+note(@lines);
+
+my %ratio;
+foreach (@lines)
+{
+	$ratio{"$1: $3"} = $2 if /^(.+?)  +\d+ instructions, +(\S+) x (.*) \(/;
+}
+
+sub at_most
+{
+	my ($limit, $what) = @_;
+	my $value = $ratio{$what} // 'inf';
+
+	return cmp_ok($value, '<=', $limit, "$what: $value");
+}
+
+# the ratio, and four percent
+at_most(1.01, 'replay: primary-key SELECT');
+at_most(0.30, 'replay: INSERT, SELECT by hand');
+at_most(1.87, 'replay, any key: primary-key SELECT');
+at_most(0.97, 'reserve + complete: bare INSERT + UPDATE');
+at_most(0.76, 'reserve + complete: INSERT, UPDATE by hand');
+
+done_testing();
