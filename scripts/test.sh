@@ -16,7 +16,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 packages=(gcc make git postgresql-15 postgresql-server-dev-15
 	postgresql-15-pgtap libtap-parser-sourcehandler-pgtap-perl
-	libipc-run-perl pgbouncer python3-psycopg python3-tap sudo)
+	libipc-run-perl pgbouncer python3-psycopg python3-tap sudo
+	valgrind)
 # not over an npm that somebody has from elsewhere
 command -v npm >/dev/null || packages+=(nodejs npm)
 
@@ -32,7 +33,7 @@ cd "$dir/idem_tool"
 quietly "$dir/build.log" make -j2 with_llvm=no COPT=-Werror
 quietly "$dir/build.log" as_root make install with_llvm=no
 # as the caller, who may have settings of his own for npm
-find . -name package-lock.json | while read -r lock; do
+find examples -name package-lock.json | while read -r lock; do
 	quietly "$dir/npm.log" npm ci --prefix "${lock%/*}" --no-audit --no-fund
 done
 as_root chown -R postgres "$dir"
