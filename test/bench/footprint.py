@@ -180,8 +180,8 @@ def instructions(bench):
         "In the server, over the wire with prepared statements, counted by"
         " callgrind (`test/bench/instructions.sh`): inside PortalRun, and for"
         " the whole execution, which adds fetching the plan and starting and"
-        " ending the executor. Replays are of a few keys that the session"
-        " knows, unless it says “any key”.")
+        " ending the executor. The library is not preloaded. Replays are of a"
+        " few keys that the session has seen, unless it says “any key”.")
     output = run(["bash", str(HERE / "instructions.sh"),
                   *(["whole"] if bench.quick else [])],
                  dict(os.environ, **(dict(SHORT="100", LONG="300")

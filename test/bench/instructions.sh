@@ -85,7 +85,7 @@ report() {
 # compare TITLE toggle...
 compare() {
 	local mine peer
-	# retries come in bursts: a few keys at a time, which a session knows
+	# retries come in bursts: a few keys at a time, which a session has seen
 	local burst=(share=0 keys=100)
 	echo "$1:"
 	shift

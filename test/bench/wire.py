@@ -11,7 +11,7 @@ MODES = {
     "CPU-bound": dict(fsync="off", full_page_writes="off"),
     "durable": dict(fsync="on", full_page_writes="on"),
 }
-FEW = 100       # retries in a burst: a few keys, which a session knows
+FEW = 100       # retries in a burst: of keys that were seen lately
 
 
 @dataclass
@@ -62,8 +62,8 @@ def retry_storm(bench):
     bench.report.section("W3: retry storm")
     bench.report.text(
         f"95 % of the calls repeat one of {bench.keys} settled keys, drawn"
-        " evenly: nobody has seen the key before. The others are new, and are"
-        " reserved and completed. Floor: a primary-key SELECT of status and"
+        " evenly, so that few have been seen lately. The others are new, and"
+        " are reserved and completed. Floor: a primary-key SELECT of status and"
         f" result instead. “Burst”: only repetitions, of {FEW} keys.")
     variants = pairs("storm")
     for variant in variants:
