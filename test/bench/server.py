@@ -82,7 +82,7 @@ class Server:
 
     def pgbench(self, script, *, clients=1, seconds=None, transactions=None,
                 dbname="bench", schema="public", variables=None,
-                setting=None):
+                setting=None, rate=None):
         """Run a script of sql/; how often in a second it did."""
         command = [f"{self.bindir}/pgbench", "-h", self.socket,
                    "-U", "postgres", "-n", "-M", "prepared",
@@ -90,6 +90,8 @@ class Server:
                    "-f", str(HERE / f"sql/{script}.sql")]
         command += (["-T", str(seconds)] if seconds
                     else ["-t", str(transactions)])
+        if rate:
+            command += ["-R", str(rate)]
         for name, value in (variables or {}).items():
             command += ["-D", f"{name}={value}"]
         options = f"-c search_path={schema},public"
