@@ -15,7 +15,7 @@ plan skip_all => 'valgrind is not installed'
   if system('valgrind --version >/dev/null 2>&1');
 
 # Enough to know all keys of a burst before counting begins
-local @ENV{qw(SHORT LONG)} = (500, 800);
+local @ENV{qw(SHORT LONG)} = (300, 600);
 my @lines = `bash '$FindBin::RealBin/../bench/instructions.sh' run`;
 is($?, 0, 'counted');
 note(@lines);
@@ -37,8 +37,8 @@ sub at_most
 # what they are, and four percent
 at_most(1.01, 'replay: primary-key SELECT');
 at_most(0.30, 'replay: INSERT, SELECT by hand');
-at_most(1.87, 'replay, any key: primary-key SELECT');
-at_most(0.81, 'reserve + complete: bare INSERT + UPDATE');
-at_most(0.645, 'reserve + complete: INSERT, UPDATE by hand');
+at_most(1.90, 'replay, any key: primary-key SELECT');
+at_most(0.87, 'reserve + complete: bare INSERT + UPDATE');
+at_most(0.68, 'reserve + complete: INSERT, UPDATE by hand');
 
 done_testing();
