@@ -33,7 +33,7 @@ cd "$dir/idem_tool"
 quietly "$dir/build.log" make -j2 with_llvm=no COPT=-Werror
 quietly "$dir/build.log" as_root make install with_llvm=no
 # as the caller, who may have settings of his own for npm
-find examples -name package-lock.json | while read -r lock; do
+find examples test/jcs -name package-lock.json | while read -r lock; do
 	quietly "$dir/npm.log" npm ci --prefix "${lock%/*}" --no-audit --no-fund
 done
 as_root chown -R postgres "$dir"
