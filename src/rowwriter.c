@@ -27,6 +27,7 @@
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "rewrite/rewriteHandler.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -287,36 +288,28 @@ note_written(IdemWriter *writer)
 }
 
 /*
- * The primary key has the key already.  Nobody but plain SQL can have inserted
- * it since we looked, for we hold the key's lock: that is too rare to insert
- * speculatively each time, which costs a record of WAL.
+ * Store the new row unless the primary key has a conflict.
+ *
+ * Nobody but plain SQL can have inserted the key since we looked, for we hold
+ * the key's lock.  A row that was deleted again would do in that case, and
+ * costs less; but until our transaction ends it stands in the way of everybody
+ * else, and logical decoding would tell subscribers to insert and delete what
+ * is the rival's row there.  A speculative one leaves no trace.
  */
-static void
-take_back_row(IdemWriter *writer)
-{
-	Relation	rel = writer->rri.ri_RelationDesc;
-	TM_FailureData tmfd;
-
-	CommandCounterIncrement();	/* a row of this command cannot be deleted */
-	if (table_tuple_delete(rel, &writer->slot->tts_tid,
-						   GetCurrentCommandId(true),
-						   writer->estate->es_snapshot, InvalidSnapshot,
-						   false, &tmfd, false) != TM_Ok)
-		elog(ERROR, "could not take back a row of table \"%s\"",
-			 RelationGetRelationName(rel));
-}
-
-/* Store the new row unless the primary key has a conflict */
 static bool
-insert_row(IdemWriter *writer, List **recheck)
+insert_speculatively(IdemWriter *writer, List **recheck)
 {
+	TransactionId xid = GetCurrentTransactionId();
+	uint32		spec_token = SpeculativeInsertionLockAcquire(xid);
 	bool		conflict = false;
 
-	table_tuple_insert(writer->rri.ri_RelationDesc, writer->slot,
-					   writer->estate->es_output_cid, 0, NULL);
+	table_tuple_insert_speculative(writer->rri.ri_RelationDesc, writer->slot,
+								   writer->estate->es_output_cid, 0, NULL,
+								   spec_token);
 	*recheck = insert_index_entries(writer, false, &conflict, false);
-	if (conflict)
-		take_back_row(writer);
+	table_tuple_complete_speculative(writer->rri.ri_RelationDesc,
+									 writer->slot, spec_token, !conflict);
+	SpeculativeInsertionLockRelease(xid);
 	return !conflict;
 }
 
@@ -347,7 +340,7 @@ idem_writer_insert(IdemWriter *writer)
 		report_veto(rri->ri_RelationDesc);
 
 	complete_row(writer, CMD_INSERT);
-	if (!insert_row(writer, &recheck))
+	if (!insert_speculatively(writer, &recheck))
 		return IDEM_CONFLICT;
 
 	ExecARInsertTriggers(estate, rri, writer->slot, recheck, transition);
