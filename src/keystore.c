@@ -186,11 +186,23 @@ idem_store_open(IdemStore *store)
 	store->writing = false;
 }
 
-/* Lock the table for writing; the lock stays until the transaction ends */
+/*
+ * Lock the table for writing; the lock stays until the transaction ends.  Who
+ * has to wait for it lets go of the index: REINDEX keeps writers out of the
+ * table while it waits for those who have the index.
+ */
 void
 idem_store_lock_for_write(IdemStore *store)
 {
-	LockRelationOid(RelationGetRelid(store->rel), RowExclusiveLock);
+	Oid			relid = RelationGetRelid(store->rel);
+
+	if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
+	{
+		if (store->pkey)
+			index_close(store->pkey, AccessShareLock);
+		store->pkey = NULL;
+		LockRelationOid(relid, RowExclusiveLock);
+	}
 	store->writing = true;
 }
 
