@@ -21,6 +21,7 @@
 #include "idem_tool.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/tableam.h"
@@ -58,6 +59,20 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 }
 
 /*
+ * Take dead versions off the page, as an index scan does before it looks there:
+ * nobody else comes by while a key is found by its hint, and each version of a
+ * lease that is extended over and over would stay until VACUUM.
+ */
+static void
+tidy_page(Relation rel, BlockNumber block)
+{
+	Buffer		buffer = ReadBuffer(rel, block);
+
+	heap_page_prune_opt(rel, buffer);
+	ReleaseBuffer(buffer);
+}
+
+/*
  * Look where the row was seen last.  True if it is there and nobody else has
  * a change of it under way: that is then all there is to know of the key.
  */
@@ -72,6 +87,7 @@ look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 		ItemPointerGetBlockNumber(&tid) >= RelationGetNumberOfBlocks(store->rel))
 		return false;
 
+	tidy_page(store->rel, ItemPointerGetBlockNumber(&tid));
 	InitDirtySnapshot(dirty);
 	if (!table_tuple_fetch_row_version(store->rel, &tid, &dirty, look->row.slot))
 		return false;

@@ -107,6 +107,23 @@ is( $node->safe_psql('postgres', "SELECT status FROM idem_reserve('k7')"),
 	'reserved', 'and one that is deleted');
 $rival->quit;
 
+# --- old versions make room for new ones, without VACUUM
+
+$node->safe_psql('postgres', 'TRUNCATE idempotency_keys');
+is( $node->safe_psql('postgres', <<'SQL'),
+SELECT token FROM idem_reserve('beating') \gset
+SELECT set_config('test.token', :'token', false) \g /dev/null
+DO $$
+BEGIN
+	FOR i IN 1 .. 500 LOOP
+		PERFORM idem_extend('beating', NULL, current_setting('test.token')::bigint);
+		COMMIT;
+	END LOOP;
+END $$;
+SELECT pg_relation_size('idempotency_keys') / current_setting('block_size')::int
+SQL
+	'1', 'a lease that is extended 500 times keeps to its page');
+
 # --- a crash leaves none
 
 $node->stop('immediate');
