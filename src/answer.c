@@ -75,7 +75,7 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 		case IDEM_DONE:
 		case IDEM_FAILED:
 			values[Anum_answer_result] =
-				row->slot->tts_values[Anum_idem_result - 1];
+				idem_row_value(row, Anum_idem_result);
 			nulls[Anum_answer_result] =
 				row->slot->tts_isnull[Anum_idem_result - 1];
 			break;

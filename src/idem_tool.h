@@ -254,6 +254,7 @@ extern bool idem_column_equals(TupleTableSlot *slot, AttrNumber attno,
 							   const void *value);
 extern bool idem_row_has_key(TupleTableSlot *slot, const IdemKey *key);
 extern void idem_row_copy(TupleTableSlot *slot, const IdemRow *row);
+extern Datum idem_row_value(const IdemRow *row, AttrNumber attno);
 extern void idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value);
 extern void idem_row_set_nullable(TupleTableSlot *slot, AttrNumber attno,
 								  Datum value, bool isnull);

@@ -11,6 +11,7 @@
  */
 #include "idem_tool.h"
 
+#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/sysattr.h"
@@ -374,6 +375,24 @@ idem_row_copy(TupleTableSlot *slot, const IdemRow *row)
 
 	memcpy(slot->tts_values, row->slot->tts_values, natts * sizeof(Datum));
 	memcpy(slot->tts_isnull, row->slot->tts_isnull, natts * sizeof(bool));
+}
+
+/*
+ * The value of column "attno", for a caller: who may look at it when the table's
+ * lock is gone, and with it the table that large values are kept in.
+ */
+Datum
+idem_row_value(const IdemRow *row, AttrNumber attno)
+{
+	TupleTableSlot *slot = row->slot;
+	Datum		value = slot->tts_values[attno - 1];
+
+	if (!slot->tts_isnull[attno - 1] &&
+		TupleDescAttr(slot->tts_tupleDescriptor, attno - 1)->attlen == -1 &&
+		VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+		value = PointerGetDatum(detoast_external_attr((struct varlena *)
+													  DatumGetPointer(value)));
+	return value;
 }
 
 /* Set column "attno" of a new version */

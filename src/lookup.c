@@ -31,7 +31,7 @@ put_row(ReturnSetInfo *rsinfo, const IdemRow *row)
 	{
 		AttrNumber	attno = public_columns[i];
 
-		values[i] = row->slot->tts_values[attno - 1];
+		values[i] = idem_row_value(row, attno);
 		nulls[i] = row->slot->tts_isnull[attno - 1];
 		if (attno == Anum_idem_status)
 			values[i] = idem_status_datum(idem_row_shown_status(row));
