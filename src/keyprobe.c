@@ -22,6 +22,7 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/tableam.h"
@@ -59,6 +60,25 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 }
 
 /*
+ * Are there dead versions on the page of the row that was fetched, and may they
+ * be in the way of its next version?  To look without a lock is good enough, as
+ * for heap_page_prune_opt().
+ */
+static bool
+page_is_untidy(TupleTableSlot *slot)
+{
+	Buffer		buffer = TTS_IS_BUFFERTUPLE(slot) ?
+		((BufferHeapTupleTableSlot *) slot)->buffer : InvalidBuffer;
+	Page		page;
+
+	if (!BufferIsValid(buffer))
+		return false;
+	page = BufferGetPage(buffer);
+	return TransactionIdIsValid(((PageHeader) page)->pd_prune_xid) &&
+		PageGetHeapFreeSpace(page) < TOAST_TUPLE_TARGET;
+}
+
+/*
  * Take dead versions off the page, as an index scan does before it looks there:
  * nobody else comes by while a key is found by its hint, and each version of a
  * lease that is extended over and over would stay until VACUUM.
@@ -70,6 +90,22 @@ tidy_page(Relation rel, BlockNumber block)
 
 	heap_page_prune_opt(rel, buffer);
 	ReleaseBuffer(buffer);
+}
+
+/* Fetch the version at "tid" as a dirty snapshot shows it */
+static bool
+fetch_at(IdemStore *store, ItemPointer tid, Snapshot dirty,
+		 TupleTableSlot *slot)
+{
+	if (!table_tuple_fetch_row_version(store->rel, tid, dirty, slot))
+		return false;
+	if (!page_is_untidy(slot))
+		return true;
+
+	/* nobody may look at the page meanwhile, nor may we */
+	ExecClearTuple(slot);
+	tidy_page(store->rel, ItemPointerGetBlockNumber(tid));
+	return table_tuple_fetch_row_version(store->rel, tid, dirty, slot);
 }
 
 /*
@@ -87,9 +123,8 @@ look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 		ItemPointerGetBlockNumber(&tid) >= RelationGetNumberOfBlocks(store->rel))
 		return false;
 
-	tidy_page(store->rel, ItemPointerGetBlockNumber(&tid));
 	InitDirtySnapshot(dirty);
-	if (!table_tuple_fetch_row_version(store->rel, &tid, &dirty, look->row.slot))
+	if (!fetch_at(store, &tid, &dirty, look->row.slot))
 		return false;
 	look->found = !TransactionIdIsValid(dirty.xmin) &&
 		!TransactionIdIsValid(dirty.xmax) &&

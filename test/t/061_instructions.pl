@@ -38,7 +38,7 @@ sub at_most
 at_most(1.01, 'replay: primary-key SELECT');
 at_most(0.30, 'replay: INSERT, SELECT by hand');
 at_most(1.90, 'replay, any key: primary-key SELECT');
-at_most(0.87, 'reserve + complete: bare INSERT + UPDATE');
-at_most(0.68, 'reserve + complete: INSERT, UPDATE by hand');
+at_most(0.935, 'reserve + complete: bare INSERT + UPDATE');
+at_most(0.72, 'reserve + complete: INSERT, UPDATE by hand');
 
 done_testing();
