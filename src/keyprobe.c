@@ -22,7 +22,6 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
-#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/tableam.h"
@@ -60,12 +59,11 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 }
 
 /*
- * Are there dead versions on the page of the row that was fetched, and may they
- * be in the way of its next version?  To look without a lock is good enough, as
- * for heap_page_prune_opt().
+ * Would heap_page_prune_opt() have something to do on the page of the row that
+ * was fetched?  To look without a lock is good enough, for it as for us.
  */
 static bool
-page_is_untidy(TupleTableSlot *slot)
+page_is_untidy(Relation rel, TupleTableSlot *slot)
 {
 	Buffer		buffer = TTS_IS_BUFFERTUPLE(slot) ?
 		((BufferHeapTupleTableSlot *) slot)->buffer : InvalidBuffer;
@@ -75,7 +73,8 @@ page_is_untidy(TupleTableSlot *slot)
 		return false;
 	page = BufferGetPage(buffer);
 	return TransactionIdIsValid(((PageHeader) page)->pd_prune_xid) &&
-		PageGetHeapFreeSpace(page) < TOAST_TUPLE_TARGET;
+		PageGetHeapFreeSpace(page) <
+		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 }
 
 /*
@@ -99,7 +98,7 @@ fetch_at(IdemStore *store, ItemPointer tid, Snapshot dirty,
 {
 	if (!table_tuple_fetch_row_version(store->rel, tid, dirty, slot))
 		return false;
-	if (!page_is_untidy(slot))
+	if (!page_is_untidy(store->rel, slot))
 		return true;
 
 	/* nobody may look at the page meanwhile, nor may we */
