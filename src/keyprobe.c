@@ -12,9 +12,10 @@
  * What is found is there.  "Not found" may be wrong: when a rival moves the row
  * to another place that its index entry comes after we have read the index
  * page, and commits before we fetch the old place, both versions are missed.
- * But then we have met the index entry of the old one, which VACUUM cannot
- * have taken away from under the caller's snapshot.  So where we met no entry
- * there is no row; otherwise a look that cannot miss confirms the absence.
+ * But then we have met the index entry of the old one: entries are taken away
+ * only after their successors were made, and where a key's entries are on two
+ * pages, not from under the caller's snapshot.  So where we met no entry there
+ * is no row; otherwise a look that cannot miss confirms the absence.
  *
  *-------------------------------------------------------------------------
  */
