@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "idem_tool.h"
+#include "idem_gate.h"
 
 /* Argument numbers of idem_call */
 #define ARG_TOOL	0

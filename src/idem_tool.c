@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "idem_tool.h"
+#include "idem_gate.h"
 
 #include <limits.h>
 
@@ -157,6 +157,7 @@ _PG_init(void)
 	MarkGUCPrefixReserved("idem_tool");
 
 	idem_store_init();
+	idem_row_init();
 	idem_durable_init();
 	idem_owner_init();
 	idem_tools_init();

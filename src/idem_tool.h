@@ -9,7 +9,8 @@
  *	keyprobe.c	look at the key: absent, committed, or in a rival's hands
  *	reserve.c, settle.c, lookup.c
  *				judge what was seen, by the clock and by who asks
- *	keystore.c	the table's columns, OIDs and row states
+ *	keystore.c	the table: its objects, opened and locked
+ *	row.c		the state of a row, the columns of a new version
  *	rowwriter.c	insert or update one row with the executor's own pieces
  *	answer.c	the row that idem_reserve returns
  *
@@ -18,15 +19,12 @@
  *	operate.c	settle or free a key by hand
  *	audit.c		leave a trace of it
  *
- * On top of these: run.c (run a function once), tools.c (the registry of
- * tools), gate.c (which calls need a key), begin.c (the same for tools outside
- * the database), refuse.c (the errors of functions that return a bare result).
- *
- * beside it: keylock.c (the short lock on an absent key), wait.c (bounded
- * waiting), hint.c (where a row was seen last), durable.c (which commits must be flushed), owner.c (who may act),
- * report.c (errors), callsite.c and session.c (memory of single statements
- * and of interactive sessions), canonical.c and keys.c (fingerprints,
- * derived keys).  The worker has a header of its own, idem_worker.h.
+ * Beside it: keylock.c (the short lock on an absent key), wait.c (bounded
+ * waiting), hint.c (where a row was seen last), durable.c (which commits must
+ * be flushed), owner.c (who may act), report.c (errors), callsite.c and session.c
+ * (memory of single statements and of interactive sessions), canonical.c and
+ * keys.c (fingerprints, derived keys).  The gate, on top of all this, and the
+ * worker have headers of their own, idem_gate.h and idem_worker.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -249,6 +247,9 @@ extern Relation idem_store_pkey(IdemStore *store);
 extern Relation idem_store_pkey_for_write(IdemStore *store);
 extern void idem_store_close(IdemStore *store);
 extern int64 idem_next_token(IdemStore *store, int64 last);
+
+/* row.c */
+extern void idem_row_init(void);
 extern void idem_row_read(IdemRow *row, TupleTableSlot *slot, TimestampTz now);
 extern bool idem_column_equals(TupleTableSlot *slot, AttrNumber attno,
 							   const void *value);
@@ -259,11 +260,13 @@ extern void idem_row_set(TupleTableSlot *slot, AttrNumber attno, Datum value);
 extern void idem_row_set_nullable(TupleTableSlot *slot, AttrNumber attno,
 								  Datum value, bool isnull);
 extern IdemStatus idem_row_status(TupleTableSlot *slot);
+extern IdemStatus idem_row_shown_status(const IdemRow *row);
 extern Datum idem_status_datum(IdemStatus status);
 extern const char *idem_status_name(IdemStatus status);
-extern IdemStatus idem_row_shown_status(const IdemRow *row);
 extern Bitmapset *idem_changing_columns(void);
 extern Bitmapset *idem_all_columns(Relation rel);
+extern void idem_row_default_columns(TupleTableSlot *slot, Relation rel,
+									 struct EState *estate);
 
 /* keyprobe.c */
 extern void idem_look_init(IdemLook *look, IdemStore *store);
@@ -374,58 +377,6 @@ extern void idem_reserve_key(const IdemReserveRequest *request,
 /* settle.c */
 extern void idem_complete_key(const IdemKey *key, int64 token,
 							  const Interval *ttl, NullableDatum *result);
-
-/* tools.c: the registry */
-typedef enum IdemEffect
-{
-	IDEM_READ,
-	IDEM_WRITE,
-	IDEM_IDEMPOTENT				/* a write that its target dedupes */
-} IdemEffect;
-
-/* A registered tool; times that are NULL are the settings' */
-typedef struct IdemTool
-{
-	text	   *name;
-	text	   *function;		/* NULL: it runs outside the database */
-	IdemEffect	effect;
-	Interval   *reservation_ttl;
-	Interval   *result_ttl;
-	Interval   *takeover;
-	Interval   *fallback_ttl;	/* NULL: a key is required */
-} IdemTool;
-
-extern void idem_tools_init(void);
-extern void idem_tool_from_args(IdemTool *tool, FunctionCallInfo fcinfo,
-								int toolarg);
-extern Oid	idem_tool_function(const IdemTool *tool);
-extern void idem_check_function(Oid function);
-extern text *idem_function_signature(Oid function);
-
-/* run.c */
-extern bytea *idem_call_fingerprint(text *tool, Jsonb *args);
-extern NullableDatum idem_call_function(Oid function, Jsonb *args);
-extern NullableDatum idem_run_once(const IdemReserveRequest *request,
-								   Oid function, Jsonb *args,
-								   const Interval *result_ttl);
-
-/* gate.c: a call of a registered tool */
-typedef struct IdemGate
-{
-	IdemTool	tool;
-	Jsonb	   *args;
-	const Interval *result_ttl; /* how long the key's result is kept */
-} IdemGate;
-
-extern Jsonb *idem_tool_args_from_args(FunctionCallInfo fcinfo, int argno);
-extern void idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
-							  FunctionCallInfo fcinfo, int keyarg,
-							  int scopearg);
-
-/* refuse.c */
-extern pg_noreturn void idem_refuse(const IdemKey *key,
-						const IdemReserveOutcome *outcome) ;
-extern pg_noreturn void idem_refuse_unkeyed(const IdemTool *tool) ;
 
 /* callsite.c */
 extern HeapTuple idem_callsite_recall(FunctionCallInfo fcinfo,

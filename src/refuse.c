@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "idem_tool.h"
+#include "idem_gate.h"
 
 #include "access/htup_details.h"
 #include "utils/builtins.h"

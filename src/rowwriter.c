@@ -26,7 +26,6 @@
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
-#include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -201,34 +200,6 @@ idem_writer_forget(void)
 	}
 }
 
-/*
- * Columns that an administrator added begin with their defaults.  Generated
- * ones are computed later.
- */
-static void
-default_columns(IdemWriter *writer)
-{
-	Relation	rel = writer->rri.ri_RelationDesc;
-	TupleTableSlot *slot = writer->slot;
-
-	for (int attno = Natts_idem + 1; attno <= RelationGetNumberOfAttributes(rel); attno++)
-	{
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attno - 1);
-		Node	   *expr;
-
-		if (att->attisdropped || att->attgenerated)
-			continue;
-
-		slot->tts_isnull[attno - 1] = true;
-		expr = build_column_default(rel, attno);
-		if (expr != NULL)
-			slot->tts_values[attno - 1] =
-				ExecEvalExpr(ExecPrepareExpr((Expr *) expr, writer->estate),
-							 GetPerTupleExprContext(writer->estate),
-							 &slot->tts_isnull[attno - 1]);
-	}
-}
-
 static void
 report_veto(Relation rel)
 {
@@ -328,7 +299,7 @@ idem_writer_insert(IdemWriter *writer)
 
 	memset(writer->slot->tts_isnull + Natts_idem, true,
 		   RelationGetNumberOfAttributes(rri->ri_RelationDesc) - Natts_idem);
-	default_columns(writer);
+	idem_row_default_columns(writer->slot, rri->ri_RelationDesc, estate);
 	ExecStoreVirtualTuple(writer->slot);
 
 	transition = MakeTransitionCaptureState(rri->ri_TrigDesc,
@@ -416,7 +387,7 @@ idem_writer_update(IdemWriter *writer, ItemPointer tid, bool anew)
 
 	CheckCmdReplicaIdentity(rel, CMD_UPDATE);
 	if (anew)
-		default_columns(writer);
+		idem_row_default_columns(writer->slot, rel, estate);
 	ExecStoreVirtualTuple(writer->slot);
 	idem_set_updated_columns(estate, anew ? writer->all_columns :
 							 writer->changing_columns);

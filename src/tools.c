@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "idem_tool.h"
+#include "idem_gate.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"

@@ -46,13 +46,14 @@ END $$;
 CREATE FUNCTION tool_idem(new_key text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-	answer record;
+	answer idem_answer;
+	completed boolean;
 BEGIN
-	SELECT status, result INTO answer FROM idem_reserve(new_key);
+	answer := idem_reserve(new_key);
 	IF answer.status <> 'reserved' THEN
 		RETURN answer.result;
 	END IF;
-	PERFORM idem_complete(new_key, '{"charge": "ch_123", "ok": true}');
+	completed := idem_complete(new_key, '{"charge": "ch_123", "ok": true}');
 	RETURN '{"charge": "ch_123", "ok": true}';
 END $$;
 
