@@ -18,27 +18,6 @@ CREATE FUNCTION acted() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM gone;
 $$;
 
--- Run a statement and say how it fails, with points in time masked
-CREATE FUNCTION failure(statement text) RETURNS text
-LANGUAGE plpgsql AS $$
-DECLARE
-	message text;
-	detail text;
-	hint text;
-BEGIN
-	EXECUTE statement;
-	RETURN 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-	RETURN regexp_replace(
-		concat_ws(E'\n', SQLSTATE || ': ' || message,
-				  'DETAIL:  ' || nullif(detail, ''),
-				  'HINT:  ' || nullif(hint, '')),
-		'\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-][\d:]+| \w+)|\d+(?= seconds)', '<time>',
-		'g');
-END $$;
-
 --
 -- The registry
 --
@@ -64,19 +43,19 @@ SELECT idem_unregister('renamed');
 SELECT idem_unregister(NULL);
 
 -- what it does not take
-SELECT failure($$SELECT idem_register(NULL)$$);
-SELECT failure($$SELECT idem_register('x', effect => NULL)$$);
-SELECT failure($$SELECT idem_register('')$$);
-SELECT failure($$SELECT idem_register(E'a\nb')$$);
-SELECT failure($$SELECT idem_register(repeat('x', 1000))$$);
-SELECT failure($$SELECT idem_register('x', effect => 'harmless')$$);
-SELECT failure($$SELECT idem_register('x', 'now()')$$);
-SELECT failure($$SELECT idem_register('x', 'jsonb_array_elements(jsonb)')$$);
-SELECT failure($$SELECT idem_register('x', 0)$$);
+SELECT error_of($$SELECT idem_register(NULL)$$);
+SELECT error_of($$SELECT idem_register('x', effect => NULL)$$);
+SELECT error_of($$SELECT idem_register('')$$);
+SELECT error_of($$SELECT idem_register(E'a\nb')$$);
+SELECT error_of($$SELECT idem_register(repeat('x', 1000))$$);
+SELECT error_of($$SELECT idem_register('x', effect => 'harmless')$$);
+SELECT error_of($$SELECT idem_register('x', 'now()')$$);
+SELECT error_of($$SELECT idem_register('x', 'jsonb_array_elements(jsonb)')$$);
+SELECT error_of($$SELECT idem_register('x', 0)$$);
 CREATE FUNCTION pg_temp.gone_soon(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1';
-SELECT regexp_replace(failure($$SELECT idem_register('x', 'pg_temp.gone_soon(jsonb)')$$),
+SELECT regexp_replace(error_of($$SELECT idem_register('x', 'pg_temp.gone_soon(jsonb)')$$),
 	'pg_temp_\d+', 'pg_temp') AS failure;
-SELECT split_part(failure(format('SELECT idem_register(''x'', %s)', bad)), E'\n', 1)
+SELECT split_part(error_of(format('SELECT idem_register(''x'', %s)', bad)), E'\n', 1)
 	AS failure
 FROM unnest(ARRAY['reservation_ttl => ''0''', 'reservation_ttl => ''-1 s''',
 	'result_ttl => ''0''', 'result_ttl => ''200000 years''',
@@ -93,7 +72,7 @@ SELECT idem_call('balance', '["b"]') <> idem_call('balance', '["b"]') AS twice;
 SELECT idem_call('balance', '["b"]', 'balance 1') <> idem_call('balance', '["b"]', 'balance 1') AS twice;
 SELECT acted(), count(*) AS rows FROM idempotency_keys WHERE key LIKE '%balance%';
 BEGIN READ ONLY;
-SELECT failure($$SELECT idem_call('balance', '["b"]')$$);
+SELECT error_of($$SELECT idem_call('balance', '["b"]')$$);
 COMMIT;
 
 -- so does a write that its target dedupes
@@ -101,15 +80,15 @@ SELECT idem_call('put_label', '["p"]') <> idem_call('put_label', '["p"]', 'p') A
 SELECT acted(), count(*) AS rows FROM idempotency_keys WHERE key LIKE '%p%';
 
 -- a write needs a key, and runs once for it
-SELECT failure($$SELECT idem_call('charge', '["c"]')$$);
+SELECT error_of($$SELECT idem_call('charge', '["c"]')$$);
 SELECT acted(), count(*) AS rows FROM idempotency_keys;
 SELECT idem_call('charge', '["c"]', 'charge 1') = idem_call('charge', '["c"]', 'charge 1') AS once;
 SELECT idem_call('charge', '["c"]', 'charge 2') <> idem_call('charge', '["c"]', 'charge 1') AS another;
 SELECT idem_call('charge', '["c"]', key => 'charge 1', wait => '1 s', scope => 's')
 	<> idem_call('charge', '["c"]', 'charge 1') AS another_scope;
 SELECT acted();
-SELECT failure($$SELECT idem_call('charge', '["c", 2]', 'charge 1')$$);
-SELECT failure($$SELECT idem_call('refund', '["c"]', 'charge 1')$$);
+SELECT error_of($$SELECT idem_call('charge', '["c", 2]', 'charge 1')$$);
+SELECT error_of($$SELECT idem_call('refund', '["c"]', 'charge 1')$$);
 SELECT fingerprint = idem_fingerprint('{"tool": "charge", "args": ["c"]}') AS as_documented
 FROM idempotency_keys WHERE key = 'charge 1' AND scope = 's';
 SELECT acted();
@@ -133,7 +112,7 @@ SELECT acted();
 SELECT idem_call('refund', '["r"]', 'refund 1') IS NOT NULL AS ran;
 SELECT expires_at > now() + interval '999 years' AS kept FROM idem_lookup('refund 1');
 SELECT idem_abandon('refund 2', token) FROM idem_reserve('refund 2');
-SELECT failure($$SELECT idem_call('refund', '["r"]', 'refund 2')$$);
+SELECT error_of($$SELECT idem_call('refund', '["r"]', 'refund 2')$$);
 SELECT idem_call('charge', '["r"]', 'refund 2') IS NOT NULL AS taken_over;
 SELECT acted();
 
@@ -141,32 +120,32 @@ SELECT acted();
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT idem_call('balance', '["b"]') IS NOT NULL AS read;
 SELECT idem_register('balance', 'act(jsonb)', 'write');
-SELECT failure($$SELECT idem_call('balance', '["b"]')$$);
+SELECT error_of($$SELECT idem_call('balance', '["b"]')$$);
 ROLLBACK;
 SELECT idem_call('balance', '["b"]') IS NOT NULL AS read;
 SELECT acted();
 
 -- refused: what is not registered, or is no function
-SELECT failure($$SELECT idem_call('no such', '{}')$$);
-SELECT failure($$SELECT idem_call('no such', '{}', 'k')$$);
-SELECT failure($$SELECT idem_call('Charge', '{}', 'k')$$);
-SELECT failure($$SELECT idem_call('charge ', '{}', 'k')$$);
-SELECT failure($$SELECT idem_call('', '{}', 'k')$$);
-SELECT failure($$SELECT idem_call(NULL, '{}', 'k')$$);
-SELECT failure($$SELECT idem_call('charge', NULL, 'k')$$);
-SELECT failure($$SELECT idem_call('balance', NULL)$$);
-SELECT failure($$SELECT idem_call('mail', '{}', 'k')$$);
-SELECT failure($$SELECT idem_call('page_read', '{}')$$);
-SELECT failure($$SELECT idem_call('charge', '{}', '')$$);
-SELECT failure($$SELECT idem_call('charge', '{}', 'k', '2 hours')$$);
-SELECT failure($$SELECT idem_call('charge', '{}', 'k', scope => ' ')$$);
+SELECT error_of($$SELECT idem_call('no such', '{}')$$);
+SELECT error_of($$SELECT idem_call('no such', '{}', 'k')$$);
+SELECT error_of($$SELECT idem_call('Charge', '{}', 'k')$$);
+SELECT error_of($$SELECT idem_call('charge ', '{}', 'k')$$);
+SELECT error_of($$SELECT idem_call('', '{}', 'k')$$);
+SELECT error_of($$SELECT idem_call(NULL, '{}', 'k')$$);
+SELECT error_of($$SELECT idem_call('charge', NULL, 'k')$$);
+SELECT error_of($$SELECT idem_call('balance', NULL)$$);
+SELECT error_of($$SELECT idem_call('mail', '{}', 'k')$$);
+SELECT error_of($$SELECT idem_call('page_read', '{}')$$);
+SELECT error_of($$SELECT idem_call('charge', '{}', '')$$);
+SELECT error_of($$SELECT idem_call('charge', '{}', 'k', '2 hours')$$);
+SELECT error_of($$SELECT idem_call('charge', '{}', 'k', scope => ' ')$$);
 SELECT * FROM idem_lookup('k');
 
 -- in progress, unknown, failed: as idem_run says it
 SELECT status FROM idem_reserve('busy');
-SELECT failure($$SELECT idem_call('charge', '{}', 'busy')$$);
+SELECT error_of($$SELECT idem_call('charge', '{}', 'busy')$$);
 SELECT idem_fail('failed', '{"why": "declined"}', token) FROM idem_reserve('failed');
-SELECT failure($$SELECT idem_call('charge', '{}', 'failed')$$);
+SELECT error_of($$SELECT idem_call('charge', '{}', 'failed')$$);
 
 --
 -- The function is found by its qualified name, and by nothing else
@@ -198,20 +177,20 @@ SELECT function, idem_call('quoted', '{}') FROM idem_tools WHERE tool = 'quoted'
 
 -- renamed or dropped: a clear error, and nothing else is called
 ALTER FUNCTION "Send ""it"".now"(jsonb) RENAME TO sent;
-SELECT failure($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 -- edited by hand into something else
 UPDATE idem_tools SET function = 'act(jsonb)' WHERE tool = 'quoted';
-SELECT failure($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 UPDATE idem_tools SET function = 'gate_test.act' WHERE tool = 'quoted';
-SELECT failure($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 UPDATE idem_tools SET function = 'no_such_schema.act(jsonb)' WHERE tool = 'quoted';
-SELECT failure($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 UPDATE idem_tools SET function = '(jsonb)' WHERE tool = 'quoted';
-SELECT failure($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 -- or into a function that is none
 CREATE FUNCTION set_of(args jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT args';
 UPDATE idem_tools SET function = 'gate_test.set_of(jsonb)' WHERE tool = 'quoted';
-SELECT failure($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 
 --
 -- idem_begin: the same decision for a tool outside the database
@@ -359,16 +338,16 @@ SET ROLE regress_gate_caller;
 -- a caller needs no privilege on the registry, and has none
 SELECT idem_call('charge', '["c"]', 'right 1') IS NOT NULL AS ran;
 SELECT status FROM idem_begin('mail', '{}', 'right 2');
-SELECT failure($$SELECT count(*) FROM idem_tools$$);
-SELECT failure($$SELECT idem_register('charge', 'act(jsonb)', 'read')$$);
-SELECT failure($$SELECT idem_unregister('charge')$$);
-SELECT failure($$UPDATE idem_tools SET effect = 'read'$$);
+SELECT error_of($$SELECT count(*) FROM idem_tools$$);
+SELECT error_of($$SELECT idem_register('charge', 'act(jsonb)', 'read')$$);
+SELECT error_of($$SELECT idem_unregister('charge')$$);
+SELECT error_of($$UPDATE idem_tools SET effect = 'read'$$);
 RESET ROLE;
 -- nor can he call by it what he may not execute
 REVOKE ALL ON FUNCTION act(jsonb) FROM PUBLIC;
 SET ROLE regress_gate_caller;
-SELECT failure($$SELECT idem_call('charge', '["c"]', 'right 1')$$);
-SELECT failure($$SELECT idem_call('balance', '["c"]')$$);
+SELECT error_of($$SELECT idem_call('charge', '["c"]', 'right 1')$$);
+SELECT error_of($$SELECT idem_call('balance', '["c"]')$$);
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION act(jsonb) TO PUBLIC;
 REVOKE USAGE ON SCHEMA gate_test FROM regress_gate_caller;

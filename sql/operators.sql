@@ -6,18 +6,6 @@
 SET idem_tool.scope = 'operators';
 CREATE SCHEMA operators_test;
 
--- The SQLSTATE of a statement, or the one value that it returns
-CREATE FUNCTION operators_test.outcome(statement text) RETURNS text
-LANGUAGE plpgsql AS $$
-DECLARE
-	outcome text;
-BEGIN
-	EXECUTE statement INTO outcome;
-	RETURN outcome;
-EXCEPTION WHEN OTHERS THEN
-	RETURN SQLSTATE;
-END $$;
-
 -- Put a key into a state; its token, 0 if it has none
 CREATE FUNCTION operators_test.make(key text, state text) RETURNS bigint
 LANGUAGE plpgsql AS $$
@@ -56,7 +44,7 @@ FROM unnest(ARRAY['absent', 'past memory', 'in_progress', 'lapsed', 'expired', '
 			 (7, 'released', ''), (8, 'released', 'force')) AS c (nr, wanted, arguments);
 ALTER TABLE operators_test.calls ADD token bigint, ADD answer text;
 UPDATE operators_test.calls SET token = operators_test.make(key, state);
-UPDATE operators_test.calls SET answer = operators_test.outcome(
+UPDATE operators_test.calls SET answer = outcome_of(
 	format('SELECT idem_resolve(%L, %L%s%s)', key, wanted,
 		   CASE WHEN wanted <> 'released' THEN ', ''"r"''' END,
 		   CASE WHEN arguments <> '' THEN ', ' || arguments || ' => true' END));
@@ -85,20 +73,20 @@ FROM operators_test.calls;
 --
 -- What the holder hears who comes late with his token
 --
-SELECT operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS complete,
-	   operators_test.outcome(format('SELECT idem_extend(%L, token => %s)', key, token)) AS extend
+SELECT outcome_of(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS complete,
+	   outcome_of(format('SELECT idem_extend(%L, token => %s)', key, token)) AS extend
 FROM operators_test.calls WHERE state = 'in_progress' AND wanted = 'released' AND arguments = 'force';
 SELECT wanted,
-	   operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, calls.token)) AS complete,
-	   operators_test.outcome(format('SELECT idem_complete(%L, ''"other"'', %s)', key, calls.token)) AS complete_other,
-	   operators_test.outcome(format('SELECT idem_fail(%L, ''"r"'', %s)', key, calls.token)) AS fail,
-	   operators_test.outcome(format('SELECT idem_release(%L, %s)', key, calls.token)) AS release,
-	   operators_test.outcome(format('SELECT idem_abandon(%L, %s)', key, calls.token)) AS abandon,
-	   operators_test.outcome(format('SELECT idem_extend(%L, token => %s)', key, calls.token)) AS extend,
+	   outcome_of(format('SELECT idem_complete(%L, ''"r"'', %s)', key, calls.token)) AS complete,
+	   outcome_of(format('SELECT idem_complete(%L, ''"other"'', %s)', key, calls.token)) AS complete_other,
+	   outcome_of(format('SELECT idem_fail(%L, ''"r"'', %s)', key, calls.token)) AS fail,
+	   outcome_of(format('SELECT idem_release(%L, %s)', key, calls.token)) AS release,
+	   outcome_of(format('SELECT idem_abandon(%L, %s)', key, calls.token)) AS abandon,
+	   outcome_of(format('SELECT idem_extend(%L, token => %s)', key, calls.token)) AS extend,
 	   status AS next_caller, r.result, attempt, maybe_ran, r.token > calls.token AS new_token
 FROM operators_test.calls, idem_reserve(key, request => '{"amount": 1}') AS r
 WHERE state = 'in_progress' AND arguments = 'force' ORDER BY call_nr;
-SELECT key, operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS late_complete
+SELECT key, outcome_of(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS late_complete
 FROM operators_test.calls WHERE state = 'past memory' AND answer = 'true' ORDER BY call_nr;
 
 -- maybe_ran is about earlier attempts: a release does not answer for them
@@ -113,7 +101,7 @@ SELECT scope, status, result, expires_at - clock_timestamp() BETWEEN '71 h' AND 
 FROM idem_lookup('ttl', 'operators 2');
 SELECT status, result FROM idem_reserve('ttl', request => '{"any": 1}', scope => 'operators 2');
 SELECT idem_resolve('ttl', 'done', scope => 'operators 2');
-SELECT operators_test.outcome('SELECT idem_resolve(''ttl'', ''done'', ''null'', scope => ''operators 2'')') AS json_null;
+SELECT outcome_of('SELECT idem_resolve(''ttl'', ''done'', ''null'', scope => ''operators 2'')') AS json_null;
 
 --
 -- Arguments
@@ -171,7 +159,7 @@ SELECT nr, state, 'forget ' || state
 FROM unnest(ARRAY['absent', 'past memory', 'in_progress', 'lapsed', 'expired', 'released', 'done',
 				  'failed']) WITH ORDINALITY AS s (state, nr);
 UPDATE operators_test.calls SET token = operators_test.make(key, state);
-UPDATE operators_test.calls SET answer = operators_test.outcome(format('SELECT idem_forget(%L)', key));
+UPDATE operators_test.calls SET answer = outcome_of(format('SELECT idem_forget(%L)', key));
 SELECT state, answer, (SELECT count(*) FROM idem_lookup(key)) AS known,
 	   (SELECT old_status || ' ' || new_status FROM idem_audit AS a WHERE a.key = calls.key AND action = 'forget') AS audit
 FROM operators_test.calls ORDER BY state_nr;
@@ -184,7 +172,7 @@ WHERE answer = 'true' ORDER BY state_nr;
 -- the late holder has no reservation; the next caller's token is higher even
 -- when the sequence lags
 BEGIN;
-SELECT state, operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS late_complete
+SELECT state, outcome_of(format('SELECT idem_complete(%L, ''"r"'', %s)', key, token)) AS late_complete
 FROM operators_test.calls WHERE answer = 'true' ORDER BY state_nr;
 SELECT last_value AS last_token FROM idempotency_keys_token_seq \gset
 SELECT setval('idempotency_keys_token_seq', 1) AS lagging;
@@ -195,7 +183,7 @@ SELECT state, status, attempt, k.token > calls.token AS higher
 FROM operators_test.calls JOIN idempotency_keys AS k USING (key) WHERE answer = 'true' ORDER BY state_nr;
 ROLLBACK TO s;
 SELECT state, r.status, attempt, maybe_ran, r.token > calls.token AS higher,
-	   operators_test.outcome(format('SELECT idem_complete(%L, ''"r"'', %s)', key, calls.token)) AS late_complete
+	   outcome_of(format('SELECT idem_complete(%L, ''"r"'', %s)', key, calls.token)) AS late_complete
 FROM operators_test.calls, idem_reserve(key, request => '{"amount": 2}') AS r
 WHERE answer = 'true' ORDER BY state_nr;
 ROLLBACK;
@@ -243,9 +231,9 @@ GROUP BY relname, role ORDER BY relname, role;
 
 GRANT USAGE ON SCHEMA operators_test TO PUBLIC;
 SET ROLE regress_idem_app;
-SELECT operators_test.outcome('SELECT idem_resolve(''x'', ''done'')') AS resolve,
-	   operators_test.outcome('SELECT idem_forget(''x'')') AS forget,
-	   operators_test.outcome('SELECT count(*) FROM idem_stuck') AS stuck;
+SELECT outcome_of('SELECT idem_resolve(''x'', ''done'')') AS resolve,
+	   outcome_of('SELECT idem_forget(''x'')') AS forget,
+	   outcome_of('SELECT count(*) FROM idem_stuck') AS stuck;
 SELECT count(*) FROM unnest('{app 1,app 2}'::text[]) AS key, idem_reserve(key, '1 h') AS r, idem_abandon(key, r.token);
 SET ROLE regress_idem_gone;
 SELECT count(*) FROM unnest('{gone 1,gone 2}'::text[]) AS key, idem_reserve(key, '1 h') AS r, idem_abandon(key, r.token);
@@ -259,16 +247,16 @@ SET ROLE regress_idem_operator;
 SELECT key, owner FROM idem_stuck ORDER BY key COLLATE "C";
 SELECT key FROM idempotency_keys WHERE key LIKE 'app%' OR key LIKE 'gone%' ORDER BY key COLLATE "C";
 SELECT key, status, owner FROM idem_lookup('gone 1');
-SELECT operators_test.outcome('SELECT idem_lookup(''app 1'')') AS lookup;
+SELECT outcome_of('SELECT idem_lookup(''app 1'')') AS lookup;
 SELECT idem_resolve('app 1', 'done', '"by hand"'), idem_resolve('gone 1', 'failed', '"by hand"'),
 	   idem_forget('told');
 SELECT idem_resolve('app 3', 'done', '"late"', create_missing => true, owner => 'regress_idem_app');
 SELECT idem_resolve('mine', 'done', '"late"', create_missing => true);
 SELECT idem_resolve('mine', 'done', '"late"', create_missing => true, owner => 'regress_idem_app');
-SELECT operators_test.outcome('INSERT INTO idem_audit SELECT * FROM idem_audit') AS insert,
-	   operators_test.outcome('DELETE FROM idem_audit') AS delete;
+SELECT outcome_of('INSERT INTO idem_audit SELECT * FROM idem_audit') AS insert,
+	   outcome_of('DELETE FROM idem_audit') AS delete;
 SET idem_tool.owner = regress_idem_app;
-SELECT operators_test.outcome('SELECT idem_resolve(''not mine'', ''done'', create_missing => true)') AS not_member;
+SELECT outcome_of('SELECT idem_resolve(''not mine'', ''done'', create_missing => true)') AS not_member;
 RESET idem_tool.owner;
 RESET ROLE;
 SELECT role, session_role = session_user AS session_role, action, key, old_status, new_status
@@ -280,7 +268,7 @@ WHERE key IN ('app 1', 'app 3', 'gone 1', 'mine') AND scope = 'operators' ORDER 
 SET ROLE regress_idem_monitor;
 SELECT count(*) FROM idem_stuck;
 SELECT count(*) > 0 AS audit FROM idem_audit;
-SELECT operators_test.outcome('SELECT idem_resolve(''app 2'', ''done'')') AS resolve;
+SELECT outcome_of('SELECT idem_resolve(''app 2'', ''done'')') AS resolve;
 RESET ROLE;
 GRANT regress_idem_app TO regress_idem_monitor;
 SET ROLE regress_idem_monitor;
@@ -291,7 +279,7 @@ RESET ROLE;
 CREATE FUNCTION idem_resolve(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 GRANT EXECUTE ON FUNCTION idem_resolve(int) TO regress_idem_app;
 SET ROLE regress_idem_app;
-SELECT operators_test.outcome('SELECT idem_lookup(''gone 2'')') AS lookup;
+SELECT outcome_of('SELECT idem_lookup(''gone 2'')') AS lookup;
 RESET ROLE;
 DROP FUNCTION idem_resolve(int);
 

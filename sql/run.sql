@@ -20,27 +20,6 @@ CREATE FUNCTION happened() RETURNS SETOF text LANGUAGE sql AS $$
 	SELECT what FROM gone ORDER BY nr;
 $$;
 
--- Run a statement and say how it fails, with points in time masked
-CREATE FUNCTION failure(statement text) RETURNS text
-LANGUAGE plpgsql AS $$
-DECLARE
-	message text;
-	detail text;
-	hint text;
-BEGIN
-	EXECUTE statement;
-	RETURN 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-	RETURN regexp_replace(
-		concat_ws(E'\n', SQLSTATE || ': ' || message,
-				  'DETAIL:  ' || nullif(detail, ''),
-				  'HINT:  ' || nullif(hint, '')),
-		'\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-][\d:]+| \w+)|\d+(?= seconds)', '<time>',
-		'g');
-END $$;
-
 --
 -- The first call runs it, the others get what that returned
 --
@@ -120,11 +99,11 @@ FROM idempotency_keys WHERE key = 'quoted';
 -- the same whatever the order of members and the spelling of numbers
 SELECT idem_run('binding', 'charge(jsonb)', '{"amount": 1, "x": {"a": 1, "b": 2}}') ->> 'amount' AS first,
 	idem_run('binding', 'charge(jsonb)', '{"x": {"b": 2.0, "a": 1e0}, "amount": 1}') ->> 'amount' AS again;
-SELECT failure($$SELECT idem_run('binding', 'charge(jsonb)', '{"amount": 2}')$$);
-SELECT failure($$SELECT idem_run('binding', 'echo(jsonb)', '{"amount": 1, "x": {"a": 1, "b": 2}}')$$);
+SELECT error_of($$SELECT idem_run('binding', 'charge(jsonb)', '{"amount": 2}')$$);
+SELECT error_of($$SELECT idem_run('binding', 'echo(jsonb)', '{"amount": 1, "x": {"a": 1, "b": 2}}')$$);
 -- integers beyond 64 bits are exact
 SELECT idem_run('big', 'charge(jsonb)', '{"amount": 18446744073709551616}') -> 'amount' AS amount;
-SELECT failure($$SELECT idem_run('big', 'charge(jsonb)', '{"amount": 18446744073709551617}')$$);
+SELECT error_of($$SELECT idem_run('big', 'charge(jsonb)', '{"amount": 18446744073709551617}')$$);
 -- fields that rotate are left out by the caller, if the tool can do without
 SELECT idem_run('rotating', 'charge(jsonb)', '{"amount": 7, "ts": 1}'::jsonb - '{ts,token}'::text[]) -> 'amount' AS first,
 	idem_run('rotating', 'charge(jsonb)', '{"amount": 7, "ts": 2}'::jsonb - '{ts,token}'::text[]) -> 'amount' AS again;
@@ -141,13 +120,13 @@ BEGIN
 	END IF;
 	RETURN '"accepted"';
 END $$;
-SELECT failure($$SELECT idem_run('raises', 'decline(jsonb)', '{"decline": 1}')$$);
+SELECT error_of($$SELECT idem_run('raises', 'decline(jsonb)', '{"decline": 1}')$$);
 SELECT happened();
 SELECT * FROM idem_lookup('raises');
 
 -- also if the caller catches the error and goes on in his transaction
 BEGIN;
-SELECT failure($$SELECT idem_run('raises', 'decline(jsonb)', '{"decline": 1}')$$);
+SELECT error_of($$SELECT idem_run('raises', 'decline(jsonb)', '{"decline": 1}')$$);
 SELECT * FROM idem_lookup('raises');
 SELECT idem_run('raises', 'decline(jsonb)', '{}');
 COMMIT;
@@ -180,7 +159,7 @@ SELECT happened();
 
 -- under its own key it would wait for itself: refused at once
 SET statement_timeout = '30s';
-SELECT failure($$SELECT idem_run('self', 'order_item(jsonb)', '{"inner": "self"}')$$);
+SELECT error_of($$SELECT idem_run('self', 'order_item(jsonb)', '{"inner": "self"}')$$);
 RESET statement_timeout;
 SELECT happened();
 SELECT * FROM idem_lookup('self');
@@ -195,11 +174,11 @@ BEGIN
 END $$;
 SELECT idem_run('settles', 'settles(jsonb)',
 	$${"key": "settles", "do": "SELECT idem_complete('settles', '\"result\"')"}$$);
-SELECT failure($$SELECT idem_run('settles 2', 'settles(jsonb)',
+SELECT error_of($$SELECT idem_run('settles 2', 'settles(jsonb)',
 	'{"key": "settles 2", "do": "SELECT idem_complete(''settles 2'', ''1'')"}')$$);
-SELECT failure($$SELECT idem_run('settles 3', 'settles(jsonb)',
+SELECT error_of($$SELECT idem_run('settles 3', 'settles(jsonb)',
 	'{"key": "settles 3", "do": "SELECT idem_release(''settles 3'')"}')$$);
-SELECT failure($$SELECT idem_run('settles 4', 'settles(jsonb)',
+SELECT error_of($$SELECT idem_run('settles 4', 'settles(jsonb)',
 	'{"key": "settles 4", "do": "SELECT idem_release(''settles 4''), (idem_reserve(''settles 4'')).token"}')$$);
 SELECT key, status FROM idempotency_keys WHERE key LIKE 'settles%';
 SELECT happened();
@@ -219,12 +198,12 @@ RESET idem_tool.reservation_ttl;
 --
 -- in progress
 SELECT status FROM idem_reserve('theirs', '10 min');
-SELECT failure($$SELECT idem_run('theirs', 'charge(jsonb)')$$);
-SELECT failure($$SELECT idem_run('theirs', 'charge(jsonb)', wait => '50 ms')$$);
+SELECT error_of($$SELECT idem_run('theirs', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('theirs', 'charge(jsonb)', wait => '50 ms')$$);
 -- lapsed, and may not be taken over
 UPDATE idempotency_keys SET expires_at = clock_timestamp() WHERE key = 'theirs';
 SET idem_tool.takeover = 0;
-SELECT failure($$SELECT idem_run('theirs', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('theirs', 'charge(jsonb)')$$);
 RESET idem_tool.takeover;
 -- and may
 SELECT idem_run('theirs', 'charge(jsonb)') -> 'amount' AS amount;
@@ -234,24 +213,24 @@ SELECT happened();
 -- failed: the stored error, byte for byte; without one, null
 SELECT idem_fail('failed', '{"code": "card_declined", "n": 1.50}', token)
 FROM idem_reserve('failed');
-SELECT failure($$SELECT idem_run('failed', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('failed', 'charge(jsonb)')$$);
 SELECT idem_fail('failed 2', NULL, token, '-1 s'::interval * -1000000)
 FROM idem_reserve('failed 2');
-SELECT failure($$SELECT idem_run('failed 2', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('failed 2', 'charge(jsonb)')$$);
 SELECT idem_fail('failed 3', 'null', token) FROM idem_reserve('failed 3');
-SELECT failure($$SELECT idem_run('failed 3', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('failed 3', 'charge(jsonb)')$$);
 
 -- reserved before by the same transaction: done by hand or not at all
 BEGIN;
 SELECT status FROM idem_reserve('mine');
-SELECT failure($$SELECT idem_run('mine', 'charge(jsonb)', wait => '1 hour')$$);
+SELECT error_of($$SELECT idem_run('mine', 'charge(jsonb)', wait => '1 hour')$$);
 ROLLBACK;
 
 -- reserved by hand, for this request and for another
 SELECT status FROM idem_reserve('by hand', request =>
 	'{"tool": "run_test.charge(jsonb)", "args": {"amount": 8}}');
 SELECT idem_release('by hand', token) FROM idempotency_keys WHERE key = 'by hand';
-SELECT failure($$SELECT idem_run('by hand', 'charge(jsonb)', '{"amount": 9}')$$);
+SELECT error_of($$SELECT idem_run('by hand', 'charge(jsonb)', '{"amount": 9}')$$);
 SELECT idem_run('by hand', 'charge(jsonb)', '{"amount": 8}') -> 'amount' AS amount;
 SELECT attempt, maybe_ran FROM idem_lookup('by hand');
 SELECT happened();
@@ -268,7 +247,7 @@ COMMIT;
 SELECT happened();
 BEGIN READ ONLY;
 SELECT idem_run('ser', 'charge(jsonb)') -> 'amount';
-SELECT failure($$SELECT idem_run('ro', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('ro', 'charge(jsonb)')$$);
 COMMIT;
 
 --
@@ -294,16 +273,16 @@ REVOKE ALL ON FUNCTION closed(jsonb) FROM PUBLIC;
 ALTER FUNCTION whoami_definer(jsonb) OWNER TO regress_run_other;
 SET ROLE regress_run_caller;
 SELECT idem_run('who', 'whoami(jsonb)'), idem_run('who 2', 'whoami_definer(jsonb)'), current_user;
-SELECT failure($$SELECT idem_run('who 3', 'closed(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('who 3', 'closed(jsonb)')$$);
 -- the replay of a tool that he may not call is not his either
 RESET ROLE;
 SELECT idem_run('shared', 'closed(jsonb)');
 SET ROLE regress_run_caller;
-SELECT failure($$SELECT idem_run('shared', 'closed(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('shared', 'closed(jsonb)')$$);
 -- what the tool may not, it may not under a key
-SELECT failure($$SELECT idem_run('who 4', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('who 4', 'charge(jsonb)')$$);
 -- somebody else's key
-SELECT failure($$SELECT idem_run('once', 'whoami(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('once', 'whoami(jsonb)')$$);
 RESET ROLE;
 SELECT key, owner FROM idempotency_keys WHERE key LIKE 'who%' ORDER BY key;
 SELECT happened();
@@ -320,7 +299,7 @@ SET ROLE regress_run_other;
 SELECT idem_run('team', 'whoami(jsonb)');
 RESET idem_tool.owner;
 SELECT idem_run('team', 'whoami(jsonb)');
-SELECT failure($$SELECT idem_run('who', 'whoami(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('who', 'whoami(jsonb)')$$);
 SELECT idem_run('who', 'whoami(jsonb)', scope => 'other tenant');
 RESET ROLE;
 SELECT happened();
@@ -328,17 +307,17 @@ SELECT happened();
 --
 -- Bad arguments
 --
-SELECT failure($$SELECT idem_run(NULL, 'charge(jsonb)')$$);
-SELECT failure($$SELECT idem_run('', 'charge(jsonb)')$$);
-SELECT failure($$SELECT idem_run(E'a\nb', 'charge(jsonb)')$$);
-SELECT failure($$SELECT idem_run(repeat('x', 1025), 'charge(jsonb)')$$);
-SELECT failure($$SELECT idem_run('bad', NULL)$$);
-SELECT failure($$SELECT idem_run('bad', 'no_such(jsonb)')$$);
-SELECT failure($$SELECT idem_run('bad', 4294967295::oid::regprocedure)$$);
-SELECT failure($$SELECT idem_run('bad', 'charge(jsonb)', ttl => '0')$$);
-SELECT failure($$SELECT idem_run('bad', 'charge(jsonb)', wait => '-1 s')$$);
-SELECT failure($$SELECT idem_run('bad', 'charge(jsonb)', wait => '2 hours')$$);
-SELECT failure($$SELECT idem_run('bad', 'charge(jsonb)', scope => E'a\tb')$$);
+SELECT error_of($$SELECT idem_run(NULL, 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run(E'a\nb', 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run(repeat('x', 1025), 'charge(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('bad', NULL)$$);
+SELECT error_of($$SELECT idem_run('bad', 'no_such(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('bad', 4294967295::oid::regprocedure)$$);
+SELECT error_of($$SELECT idem_run('bad', 'charge(jsonb)', ttl => '0')$$);
+SELECT error_of($$SELECT idem_run('bad', 'charge(jsonb)', wait => '-1 s')$$);
+SELECT error_of($$SELECT idem_run('bad', 'charge(jsonb)', wait => '2 hours')$$);
+SELECT error_of($$SELECT idem_run('bad', 'charge(jsonb)', scope => E'a\tb')$$);
 
 -- what is no function from jsonb to jsonb
 CREATE DOMAIN document AS jsonb;
@@ -353,7 +332,7 @@ CREATE FUNCTION of_any(anyelement) RETURNS anyelement LANGUAGE sql AS 'SELECT $1
 CREATE PROCEDURE a_procedure(jsonb) LANGUAGE sql AS '';
 CREATE AGGREGATE an_aggregate(jsonb) (sfunc = jsonb_concat, stype = jsonb);
 CREATE FUNCTION with_out(IN args jsonb, OUT result jsonb) LANGUAGE sql AS 'SELECT $1';
-SELECT split_part(failure(format('SELECT idem_run(''bad'', %L)', oid::regprocedure)),
+SELECT split_part(error_of(format('SELECT idem_run(''bad'', %L)', oid::regprocedure)),
 				  E'\n', 1) AS failure
 FROM pg_proc
 WHERE pronamespace = 'run_test'::regnamespace
@@ -363,7 +342,7 @@ SELECT idem_run('with_out', 'with_out(jsonb)');
 
 -- a result that is too large takes everything back
 SET idem_tool.max_result_size = 1000;
-SELECT failure($$SELECT idem_run('large', 'long_text(jsonb)')$$);
+SELECT error_of($$SELECT idem_run('large', 'long_text(jsonb)')$$);
 RESET idem_tool.max_result_size;
 SELECT happened();
 SELECT * FROM idem_lookup('large');

@@ -22,7 +22,7 @@ EXCEPTION WHEN OTHERS THEN
 		concat_ws(E'\n', SQLSTATE || ': ' || message,
 				  'DETAIL:  ' || nullif(detail, ''),
 				  'HINT:  ' || nullif(hint, '')),
-		'\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-][\d:]+| \w+)', '<time>',
+		'\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-][\d:]+| \w+)|\d+(?= seconds)', '<time>',
 		'g');
 END $$;
 
