@@ -375,7 +375,9 @@ class RunOnceTest(unittest.IsolatedAsyncioTestCase):
         process = subprocess.Popen(
             [sys.executable, HERE / "charge.py", str(self.world.port),
              "inv_1", "4200"], stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(HERE.parent / "common")})
+            env={**os.environ, "PYTHONPATH": str(HERE.parent / "common")},
+            # a shell has background jobs ignore it, which is inherited
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         await wait_until(self.world.ledger)
