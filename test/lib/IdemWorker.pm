@@ -6,6 +6,9 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IdemTest::Clock;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(usleep);
@@ -13,11 +16,13 @@ use Time::HiRes qw(usleep);
 our @EXPORT = qw(new_server rows_sql lapsed forgotten rounds wait_rounds
   launcher_pid wait_launcher wait_until log_since count_in_log);
 
-# A running server.  "preload" (default 1) loads the library in advance.
+# A running server.  "preload" (default 1) loads the library in advance, with
+# "clock" its clock can be set, see IdemTest::Clock.
 sub new_server
 {
 	my ($name, %opt) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $class = $opt{clock} ? 'IdemTest::Clock' : 'PostgreSQL::Test::Cluster';
+	my $node = $class->new($name);
 	my $preload = $opt{preload} // 1;
 
 	$node->init(

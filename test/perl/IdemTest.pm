@@ -6,6 +6,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use IdemTest::Clock;
 use IdemTest::Session;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
@@ -15,12 +16,15 @@ our @EXPORT = qw(new_node session crash kill_and_wait
   eventually heard median milliseconds);
 
 # A running server with the extension; %param is init()'s, and conf: lines for
-# postgresql.conf.  Nothing runs there that a test did not start.
+# postgresql.conf, and clock: true for one whose clock can be set, see
+# IdemTest::Clock.  Nothing runs there that a test did not start.
 sub new_node
 {
 	my ($name, %param) = @_;
 	my $conf = delete $param{conf} // '';
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $class =
+	  delete $param{clock} ? 'IdemTest::Clock' : 'PostgreSQL::Test::Cluster';
+	my $node = $class->new($name);
 
 	$node->init(%param);
 	$node->append_conf('postgresql.conf', <<"END");
