@@ -37,7 +37,7 @@ suite() {
 	"$@" >"$log/$name" 2>&1
 	local status=$?
 	case $name in
-		regress | isolation*) count_regress "$log/$name" ;;
+		*regress | isolation*) count_regress "$log/$name" ;;
 		*)	count "$(grep -cE '^ok [0-9]' "$log/$name")" \
 				"$(grep -cE '^not ok [0-9]' "$log/$name")" ;;
 	esac
@@ -117,6 +117,13 @@ jcs() {
 		sh test/jcs/encodings.sh && echo 'ok 2 - in every encoding'
 }
 
+# The example of a user's own suites, which make a database of their own
+example_regress() {
+	cd examples/regress && make -s installcheck || return
+	export PGDATABASE=shop_regression
+	pg_prove -v pgtap/*.sql && /usr/bin/python3 ../common/run_tests.py
+}
+
 # Each example by its own test, in a database of its own
 example() {
 	cd "$1" || return
@@ -137,7 +144,9 @@ suite isolation_preloaded isolation_preloaded
 suite tap tap
 suite pgtap with_server pgtap
 suite jcs with_server jcs
+suite example_regress with_server example_regress
 for dir in examples/*; do
+	[ "$dir" != examples/regress ] || continue
 	if compgen -G "$dir/package.json" >/dev/null || compgen -G "$dir/test_*.py" >/dev/null; then
 		suite "$(basename "$dir")" with_server example "$dir"
 	fi
