@@ -16,8 +16,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 packages=(gcc make git postgresql-15 postgresql-server-dev-15
 	postgresql-15-pgtap libtap-parser-sourcehandler-pgtap-perl
-	libipc-run-perl pgbouncer python3-psycopg python3-tap sudo
-	valgrind)
+	libipc-run-perl pgbouncer python3-psycopg python3-requests python3-tap
+	sudo valgrind)
 # not over an npm that somebody has from elsewhere
 command -v npm >/dev/null || packages+=(nodejs npm)
 

@@ -17,8 +17,12 @@ POST /next with a JSON array decides what becomes of the next requests:
   "ok"           act and answer
   "lost"         act, then close the connection without an answer
   "late"         act, then answer late
-  "declined"     402 with {"error": "declined"}, and no act
-  "unavailable"  503, and no act
+  "held"         act, then answer when somebody has asked POST /release
+  "broken"       act, then answer 500
+  "declined"     402 with {"error": "declined"}, and no act; unless this key
+                 has acted: that is what its repetitions hear
+  "unavailable"  503, and no act; so "busy" 429, "conflict" 409 (a request with
+                 this key is under way), "unauthorized" 401
 
 Prints its port; ends when its standard input does.
 """
@@ -33,6 +37,10 @@ import sys
 import threading
 import time
 
+# Fates without an act, and their HTTP status
+REFUSALS = {"declined": 402, "unavailable": 503, "busy": 429, "conflict": 409,
+            "unauthorized": 401}
+
 
 class Provider(http.server.ThreadingHTTPServer):
     daemon_threads = True
@@ -46,6 +54,7 @@ class Provider(http.server.ThreadingHTTPServer):
         self.acts = 0
         self.by_key = {}
         self.fates = collections.deque()
+        self.released = threading.Event()
 
     def fate(self):
         """What becomes of the next request."""
@@ -56,6 +65,10 @@ class Provider(http.server.ThreadingHTTPServer):
         if chance < self.options.loss / 2:
             return "lost"
         return "late" if chance < self.options.loss else "ok"
+
+    def has_acted(self, key):
+        with self.lock:
+            return time.monotonic() < self.by_key.get(key, (None, 0))[1]
 
     def act(self, action, body, key):
         """Act, unless this key was seen before; return the receipt."""
@@ -92,18 +105,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if action == "next":
             self.server.fates.extend(body)
             return self.answer(200, body)
+        if action == "release":
+            self.server.released.set()
+            return self.answer(200, body)
 
+        key = self.headers["Idempotency-Key"]
         time.sleep(0.02)            # the bank
         fate = self.server.fate()
-        if fate == "declined":
-            return self.answer(402, {"error": "declined"})
-        if fate == "unavailable":
-            return self.answer(503, {"error": "unavailable"})
-        receipt = self.server.act(action, body, self.headers["Idempotency-Key"])
+        if fate == "declined" and self.server.has_acted(key):
+            fate = "ok"
+        if fate in REFUSALS:
+            return self.answer(REFUSALS[fate], {"error": fate})
+        receipt = self.server.act(action, body, key)
         if fate == "lost":
             return                  # closes the connection
         if fate == "late":
             time.sleep(self.server.options.late)
+        if fate == "held":
+            self.server.released.wait()
+        if fate == "broken":
+            return self.answer(500, {"error": fate})
         self.answer(200, receipt)
 
     def answer(self, status, body):

@@ -5,13 +5,14 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use IdemTest::Blocks;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $docs = slurp_file("$FindBin::RealBin/../../docs/reference.md");
-my ($section) = $docs =~ /^### Many keys in one statement\n(.*?)^#/ms;
-my ($reserve, $complete) = $section =~ /```sql\n(.*?)```/gs;
+my ($reserve, $complete) = block_by('012_batches', 'docs/reference.md');
 like($reserve, qr/^PREPARE reserve_many/m, 'the documented reservation');
 like($complete, qr/^PREPARE complete_many/m, 'and completion');
 

@@ -1,10 +1,13 @@
-# The few lines of other languages in docs/keys.md make the keys that idem_key
-# makes.  A language that is not installed is skipped.
+# The few lines of other languages in docs/keys.md and docs/reference.md make the
+# keys that idem_key makes.  A language that is not installed is skipped.
 
 use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use IdemTest::Blocks;
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -43,15 +46,14 @@ like($expected, qr/^charge_card:024bfa09f722232c800ff9095d3ba39a$/m,
 	'the key in the documentation');
 like($docs, qr/charge_card:024bfa09f722232c800ff9095d3ba39a/, 'is this');
 
-# Feed the actions, one JSON array a line, to the documented function and a
-# loop around it
+# Feed the actions, one a line, to a program that is the documented lines and a
+# loop that uses them
 sub try
 {
-	my ($language, $command, $file, $loop) = @_;
-	my ($code) = $docs =~ /```$language\n(.*?)```/s;
+	my ($command, $file, $program) = @_;
 	my ($out, $err);
 
-	PostgreSQL::Test::Utils::append_to_file("$dir/$file", $code . $loop);
+	PostgreSQL::Test::Utils::append_to_file("$dir/$file", $program);
 	foreach (@actions)
 	{
 		PostgreSQL::Test::Utils::append_to_file("$dir/$file.in",
@@ -66,12 +68,15 @@ sub try
 			'>', \$out, '2>', \$err);
 		diag($err) if $err;
 		chomp $out;
-		is($out, $expected, "$command makes the same keys");
+		is($out, $expected, "$file: $command makes the same keys");
 	}
 	return;
 }
 
-try('python', 'python3', 'keys.py', <<'END');
+my ($python, $js) = block_by('051_keys', 'docs/keys.md');
+my ($lines) = block_by('051_keys', 'docs/reference.md');
+
+try('python3', 'keys.py', $python . <<'END');
 
 import sys
 for line in open(sys.argv[1], newline="\n"):
@@ -79,7 +84,14 @@ for line in open(sys.argv[1], newline="\n"):
     print(idem_key(operation, identity, **json.loads(fields)))
 END
 
-try('js', 'node', 'keys.mjs', <<'END');
+try('python3', 'reference.py', <<'END' . $lines =~ s/^/    /gmr . "    print(key)\n");
+import json, sys
+for line in open(sys.argv[1], newline="\n"):
+    op, id, fields = line.rstrip("\n").split("\t")
+    fields = json.loads(fields)
+END
+
+try('node', 'keys.mjs', $js . <<'END');
 
 import { readFileSync } from "node:fs";
 for (const line of readFileSync(process.argv[2], "utf8").trimEnd().split("\n")) {

@@ -9,6 +9,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use IdemTest;
+use IdemTest::Blocks;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -16,17 +17,8 @@ use Test::More;
 #
 # The statements of the document
 #
-my $docs = slurp_file("$FindBin::RealBin/../../docs/migrating.md");
-my @blocks;
+my @blocks = block_by('052_migrating', 'docs/migrating.md');
 my %was_run;
-
-while ($docs =~ /^( *)```sql\n(.*?)^\1```$/msg)
-{
-	my ($indent, $sql) = ($1, $2);
-
-	$sql =~ s/^$indent//mg;
-	push @blocks, $sql;
-}
 
 # The first block that has this text and that has not been run yet
 sub block

@@ -8,29 +8,14 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use IdemTest;
+use IdemTest::Blocks;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 my %docs = map { $_ => slurp_file("$FindBin::RealBin/../../docs/$_.md") }
-  qw(reference operations operations-worker keys tools);
+  qw(reference operations operations-worker keys);
 my $node = new_node('documented', conf => 'shared_preload_libraries = idem_tool');
 my $s = session($node);
-
-# The SQL statements of a document, each with the comment behind it
-sub statements
-{
-	my ($name) = @_;
-	my @statements;
-
-	while ($docs{$name} =~ /```sql\n(.*?)```/sg)
-	{
-		my $block = $1;
-
-		push @statements, [ $1, $2 // '' ]
-		  while $block =~ /^([A-Z][^;]*;)(?: *-- (.*))?$/mg;
-	}
-	return @statements;
-}
 
 # The rows of the first table behind a heading
 sub table
@@ -197,53 +182,10 @@ is(scalar(keys %keys), scalar(@made), '... each makes a key of its own');
 $s->query('CREATE TABLE call (request jsonb)');
 $s->query(q{INSERT INTO call VALUES ('{"a": 1, "ts": 1, "token": "x"}'),
 	('{"ts": 2, "trace_id": "z", "a": 1.0}')});
-my ($fingerprint) = map { $_->[0] } statements('keys');
+my ($fingerprint) = block_by('053_documented', 'docs/keys.md');
 like($fingerprint // '', qr/request - '\{ts,token,trace_id\}'::text\[\]/, 'rotating fields');
 my @fingerprints = split(/\n/, $s->query($fingerprint));
 is($fingerprints[0], $fingerprints[1], '... are taken out');
-
-#
-# tools.md, from the top to the bottom
-#
-$s->query($_) foreach 'CREATE SCHEMA app', 'CREATE TABLE app.ledger (what text)';
-$s->query("CREATE FUNCTION app.$_(args jsonb) RETURNS jsonb LANGUAGE sql AS
-	\$\$INSERT INTO app.ledger VALUES ('$_ ' || (args ->> 'invoice'))
-		RETURNING jsonb_build_object('at', clock_timestamp())\$\$")
-  foreach 'charge', 'remind', 'get_invoice';
-
-my ($last, $begun);
-foreach my $statement (statements('tools'))
-{
-	my ($sql, $comment) = @$statement;
-	my $test = 'tools.md: ' . $sql =~ s/\s+/ /gr;
-
-	if ($sql =~ /^SELECT \* FROM idem_begin/)
-	{
-		my $answer = $s->run($sql)->{rows}[0];
-
-		$begun = { status => $answer->[0], token => $answer->[2], key => "'$answer->[8]'",
-			result_ttl => defined $answer->[10] ? "'$answer->[10]'" : 'NULL' };
-		is($begun->{status}, 'reserved', $test);
-		next;
-	}
-	# the columns of the answer before it
-	$sql =~ s/\b(key|token|result_ttl)\b(?! *=>)/$begun->{$1}/g
-	  if $sql =~ /^SELECT idem_complete/;
-	my $answer = $s->try($sql);
-
-	if ($comment =~ /^(IK\d+)/)
-	{
-		is($answer, $1, $test);
-		next;
-	}
-	unlike($answer, qr/^[0-9A-Z]{5}$/, $test);
-	is($s->try($sql), $answer, '... again, the same') if $sql =~ /idem_run|key =>|remind.*\}'\)/;
-}
-is($s->query("SELECT string_agg(what, ', ' ORDER BY what) FROM app.ledger"),
-	'charge inv_5511, charge inv_5512, get_invoice inv_5512, remind inv_5512',
-	'tools.md: what has happened');
-is($s->query("SELECT status FROM idem_lookup('mail:inv_5512')"), 'done',
-	'tools.md: the mail is recorded');
 
 $node->stop('fast');
 

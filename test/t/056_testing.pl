@@ -5,16 +5,17 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
 
+use IdemTest::Blocks;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $root = "$FindBin::RealBin/../..";
 my $example = "$root/examples/regress";
-my $document = slurp_file("$root/docs/testing.md");
 my @files = map { slurp_file($_) } map { glob("$example/$_") }
   qw(Makefile shop.sql test_shop.py sql/*.sql specs/*.spec pgtap/*.sql);
-my @blocks = $document =~ /^```\w*\n(.*?)^```$/msg;
+my @blocks = block_by('056_testing', 'docs/testing.md');
 
 cmp_ok(scalar(@blocks), '>', 5, 'there are blocks');
 foreach my $block (@blocks)
