@@ -33,7 +33,6 @@ END
 8891|42
 8892|42
 charge:inv_42|done|{"charge": "ch_1"}
-k|done|"ok"
 order:8891|done|{"order": 8891}
 order:8892|done|{"id": 8892, "amount": 42}
 END
