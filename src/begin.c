@@ -157,7 +157,7 @@ begin_write(IdemGate *gate, FunctionCallInfo fcinfo, Datum *values,
 	request.holder = PG_ARGISNULL(ARG_HOLDER) ? NULL :
 		idem_name_from_args(fcinfo, ARG_HOLDER, "holder", IDEM_MAX_HOLDER,
 							false);
-	idem_reserve_key(&request, &outcome);
+	idem_gate_reserve(&request, gate, &outcome);
 
 	idem_answer_read(outcome.answer, values, nulls);
 	values[Anum_begun_key] = PointerGetDatum(request.key.key);

@@ -33,6 +33,14 @@ idem_tool_args_from_args(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_JSONB_P(argno);
 }
 
+/* How long the outcome is kept: a derived key has a time of its own */
+static void
+set_result_ttl(IdemGate *gate)
+{
+	gate->result_ttl = gate->derived_key ? gate->tool.fallback_ttl :
+		gate->tool.result_ttl;
+}
+
 /* What to reserve for a call of the tool, which is a write */
 void
 idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
@@ -40,22 +48,54 @@ idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
 {
 	const IdemTool *tool = &gate->tool;
 
-	gate->result_ttl = tool->result_ttl;
-	if (!PG_ARGISNULL(keyarg))
+	gate->derived_key = PG_ARGISNULL(keyarg);
+	if (!gate->derived_key)
 		idem_key_from_args(&request->key, fcinfo, keyarg, scopearg);
 	else if (tool->fallback_ttl != NULL)
-	{
 		idem_key_set(&request->key,
 					 idem_make_call_key(tool->name, gate->args, NULL),
 					 fcinfo, scopearg);
-		gate->result_ttl = tool->fallback_ttl;
-	}
 	else
 		idem_refuse_unkeyed(tool);
+	set_result_ttl(gate);
 
 	request->ttl = tool->reservation_ttl;
 	request->takeover = tool->takeover;
 	request->fingerprint = idem_call_fingerprint(tool->name, gate->args);
+}
+
+/*
+ * Reserve the key of a call.  Who waited for it does not act on what was
+ * registered before.
+ */
+void
+idem_gate_reserve(const IdemReserveRequest *request, IdemGate *gate,
+				  IdemReserveOutcome *outcome)
+{
+	idem_reserve_key(request, outcome);
+	idem_tool_again(&gate->tool);
+	set_result_ttl(gate);
+}
+
+/* Run a write once for its key */
+static NullableDatum
+call_write(IdemGate *gate, FunctionCallInfo fcinfo)
+{
+	IdemReserveRequest request = {.name = "idem_call()"};
+	IdemReserveOutcome outcome;
+
+	idem_gate_request(&request, gate, fcinfo, ARG_KEY, ARG_SCOPE);
+	request.wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
+
+	/* refuse what cannot run before anybody waits for it */
+	(void) idem_ttl_end(gate->result_ttl, idem_result_ttl,
+						GetCurrentTimestamp());
+	(void) idem_tool_function(&gate->tool);
+
+	idem_gate_reserve(&request, gate, &outcome);
+	return idem_run_once(&request.key, &outcome,
+						 idem_tool_function(&gate->tool), gate->args,
+						 gate->result_ttl);
 }
 
 /*
@@ -68,22 +108,16 @@ idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
 Datum
 idem_call(PG_FUNCTION_ARGS)
 {
-	IdemReserveRequest request = {.name = "idem_call()"};
 	IdemGate	gate;
 	NullableDatum result;
 
 	idem_tool_from_args(&gate.tool, fcinfo, ARG_TOOL);
 	gate.args = idem_tool_args_from_args(fcinfo, ARG_ARGS);
 
-	if (gate.tool.effect != IDEM_WRITE)
-		result = idem_call_function(idem_tool_function(&gate.tool), gate.args);
+	if (gate.tool.effect == IDEM_WRITE)
+		result = call_write(&gate, fcinfo);
 	else
-	{
-		idem_gate_request(&request, &gate, fcinfo, ARG_KEY, ARG_SCOPE);
-		request.wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
-		result = idem_run_once(&request, idem_tool_function(&gate.tool),
-							   gate.args, gate.result_ttl);
-	}
+		result = idem_call_function(idem_tool_function(&gate.tool), gate.args);
 	if (result.isnull)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(result.value);

@@ -55,13 +55,6 @@
 	pg_proc_aclcheck(function, role, ACL_EXECUTE)
 #endif
 
-/* stringToQualifiedNameList() can report errors softly since 16 */
-#if PG_VERSION_NUM >= 160000
-#define idem_qualified_name_list(str)	stringToQualifiedNameList(str, NULL)
-#else
-#define idem_qualified_name_list(str)	stringToQualifiedNameList(str)
-#endif
-
 /* What table_tuple_update() says of the indexes became an enum in 16 */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes IdemUpdateIndexes;

@@ -3,9 +3,10 @@
  * idem_gate.h
  *	  Tools: run once, and the gate between reads and writes.
  *
- * tools.c is the registry, run.c runs a function once, gate.c tells which calls
- * need a key, begin.c does the same for tools outside the database, refuse.c
- * has the errors of functions that return a bare result.
+ * tools.c is the registry, function.c finds and checks what is run as a tool,
+ * run.c runs it once, gate.c tells which calls need a key, begin.c does the
+ * same for tools outside the database, refuse.c has the errors of functions
+ * that return a bare result.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,14 +38,20 @@ typedef struct IdemTool
 extern void idem_tools_init(void);
 extern void idem_tool_from_args(IdemTool *tool, FunctionCallInfo fcinfo,
 								int toolarg);
+extern void idem_tool_again(IdemTool *tool);
+
+/* function.c: what is run as a tool */
 extern Oid	idem_tool_function(const IdemTool *tool);
+extern void idem_check_function_kind(Oid function);
 extern void idem_check_function(Oid function);
+extern void idem_check_function_again(Oid function, text *signature);
 extern text *idem_function_signature(Oid function);
+extern NullableDatum idem_call_function(Oid function, Jsonb *args);
 
 /* run.c */
 extern bytea *idem_call_fingerprint(text *tool, Jsonb *args);
-extern NullableDatum idem_call_function(Oid function, Jsonb *args);
-extern NullableDatum idem_run_once(const IdemReserveRequest *request,
+extern NullableDatum idem_run_once(const IdemKey *key,
+								   const IdemReserveOutcome *outcome,
 								   Oid function, Jsonb *args,
 								   const Interval *result_ttl);
 
@@ -53,6 +60,7 @@ typedef struct IdemGate
 {
 	IdemTool	tool;
 	Jsonb	   *args;
+	bool		derived_key;	/* the weak fallback: made from the arguments */
 	const Interval *result_ttl; /* how long the key's result is kept */
 } IdemGate;
 
@@ -60,6 +68,8 @@ extern Jsonb *idem_tool_args_from_args(FunctionCallInfo fcinfo, int argno);
 extern void idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
 							  FunctionCallInfo fcinfo, int keyarg,
 							  int scopearg);
+extern void idem_gate_reserve(const IdemReserveRequest *request,
+							  IdemGate *gate, IdemReserveOutcome *outcome);
 
 /* refuse.c */
 extern pg_noreturn void idem_refuse(const IdemKey *key,

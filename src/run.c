@@ -12,7 +12,6 @@
 #include "idem_gate.h"
 
 #include "access/htup_details.h"
-#include "pgstat.h"
 #include "utils/builtins.h"
 
 /* Argument numbers of idem_run */
@@ -39,27 +38,6 @@ idem_call_fingerprint(text *tool, Jsonb *args)
 	return idem_fingerprint_object(NULL, members, lengthof(members));
 }
 
-/* Call the function as an expression would, counted by track_functions */
-NullableDatum
-idem_call_function(Oid function, Jsonb *args)
-{
-	LOCAL_FCINFO(fcinfo, 1);
-	FmgrInfo	flinfo;
-	PgStat_FunctionCallUsage usage;
-	NullableDatum result;
-
-	fmgr_info(function, &flinfo);
-	InitFunctionCallInfoData(*fcinfo, &flinfo, 1, InvalidOid, NULL, NULL);
-	fcinfo->args[0].value = JsonbPGetDatum(args);
-	fcinfo->args[0].isnull = false;
-
-	pgstat_init_function_usage(fcinfo, &usage);
-	result.value = FunctionCallInvoke(fcinfo);
-	result.isnull = fcinfo->isnull;
-	pgstat_end_function_usage(&usage, true);
-	return result;
-}
-
 /* The result in the answer of idem_reserve */
 static NullableDatum
 recorded_result(HeapTuple answer)
@@ -79,28 +57,23 @@ recorded_result(HeapTuple answer)
 }
 
 /*
- * Run the function under the key of the request, unless it has run: then the
- * result is the first one's.  "result_ttl" is how long it is kept, NULL: as
+ * What idem_reserve answered decides: run the function, or return what its
+ * first run returned.  "result_ttl" is how long the result is kept, NULL: as
  * the setting has it.
  */
 NullableDatum
-idem_run_once(const IdemReserveRequest *request, Oid function, Jsonb *args,
-			  const Interval *result_ttl)
+idem_run_once(const IdemKey *key, const IdemReserveOutcome *outcome,
+			  Oid function, Jsonb *args, const Interval *result_ttl)
 {
-	IdemReserveOutcome outcome;
 	NullableDatum result;
 
-	/* refuse a bad ttl before anything runs */
-	(void) idem_ttl_end(result_ttl, idem_result_ttl, GetCurrentTimestamp());
-
-	idem_reserve_key(request, &outcome);
-	if (outcome.status == IDEM_DONE)
-		return recorded_result(outcome.answer);
-	if (outcome.status != IDEM_RESERVED)
-		idem_refuse(&request->key, &outcome);
+	if (outcome->status == IDEM_DONE)
+		return recorded_result(outcome->answer);
+	if (outcome->status != IDEM_RESERVED)
+		idem_refuse(key, outcome);
 
 	result = idem_call_function(function, args);
-	idem_complete_key(&request->key, outcome.token, result_ttl, &result);
+	idem_complete_key(key, outcome->token, result_ttl, &result);
 	return result;
 }
 
@@ -126,8 +99,11 @@ Datum
 idem_run(PG_FUNCTION_ARGS)
 {
 	IdemReserveRequest request = {.name = "idem_run()"};
+	IdemReserveOutcome outcome;
+	const Interval *result_ttl;
 	Jsonb	   *args;
 	Oid			function;
+	text	   *signature;
 	NullableDatum result;
 
 	idem_key_from_args(&request.key, fcinfo, ARG_KEY, ARG_SCOPE);
@@ -140,10 +116,18 @@ idem_run(PG_FUNCTION_ARGS)
 	idem_check_function(function);
 	args = args_from_args(fcinfo);
 
-	request.fingerprint =
-		idem_call_fingerprint(idem_function_signature(function), args);
-	result = idem_run_once(&request, function, args,
-						   idem_interval_from_args(fcinfo, ARG_TTL));
+	result_ttl = idem_interval_from_args(fcinfo, ARG_TTL);
+
+	/* refuse a bad ttl before anything runs */
+	(void) idem_ttl_end(result_ttl, idem_result_ttl, GetCurrentTimestamp());
+
+	signature = idem_function_signature(function);
+	request.fingerprint = idem_call_fingerprint(signature, args);
+	idem_reserve_key(&request, &outcome);
+
+	/* that may have waited */
+	idem_check_function_again(function, signature);
+	result = idem_run_once(&request.key, &outcome, function, args, result_ttl);
 	if (result.isnull)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(result.value);
