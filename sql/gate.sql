@@ -187,6 +187,10 @@ UPDATE idem_tools SET function = 'no_such_schema.act(jsonb)' WHERE tool = 'quote
 SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 UPDATE idem_tools SET function = '(jsonb)' WHERE tool = 'quoted';
 SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
+UPDATE idem_tools SET function = 'gate_test..act(jsonb)' WHERE tool = 'quoted';
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
+UPDATE idem_tools SET function = '"gate_test.act(jsonb)' WHERE tool = 'quoted';
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 -- or into a function that is none
 CREATE FUNCTION set_of(args jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT args';
 UPDATE idem_tools SET function = 'gate_test.set_of(jsonb)' WHERE tool = 'quoted';

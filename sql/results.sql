@@ -176,7 +176,35 @@ SELECT outcome_of(
 -- what was recorded under a higher limit is replayed all the same
 SET idem_tool.max_result_size = 0;
 SELECT status, length(result::text) FROM idem_reserve('limit');
+SET idem_tool.max_result_size = '10MB';
+
+-- nor what could be stored and never be read: 2050 numbers of 16 bytes have
+-- more digits than are written out, and 9000 more than a text can have
+SELECT token FROM idem_reserve('digits') \gset
+CREATE TEMP TABLE digits AS
+SELECT n, (SELECT jsonb_agg('1e130999'::jsonb) FROM generate_series(1, n)) AS doc
+FROM unnest('{2049, 2050, 9000}'::int[]) AS n;
+SELECT n, pg_column_size(doc) < 150000 AS small FROM digits ORDER BY n;
+SELECT error_of(
+	format($$SELECT idem_complete('digits', doc, %s) FROM digits WHERE n = 9000$$, :token));
+SELECT outcome_of(
+	format($$SELECT idem_complete('digits', doc, %s) FROM digits WHERE n = 2050$$, :token));
+SELECT outcome_of(
+	format($$SELECT idem_fail('digits', jsonb_build_object('why', doc), %s) FROM digits WHERE n = 2050$$, :token));
+SELECT outcome_of($$SELECT idem_resolve('digits', 'done', doc, force => true) FROM digits WHERE n = 2050$$);
+SELECT status FROM idem_lookup('digits');
+SELECT outcome_of(
+	format($$SELECT idem_complete('digits', doc, %s) FROM digits WHERE n = 2049$$, :token));
+SELECT jsonb_array_length(result) FROM idem_lookup('digits');
+-- strings are longer than they are stored, too, but never too long
+SELECT token FROM idem_reserve('control') \gset
+SELECT outcome_of(
+	format($$SELECT idem_complete('control', to_jsonb(repeat(E'\x01"\\', 100000)), %s)$$, :token));
+SELECT length(result::text) FROM idem_lookup('control');
+DROP TABLE digits;
+
 -- no result has no size
+SET idem_tool.max_result_size = 0;
 SELECT token FROM idem_reserve('zero') \gset
 SELECT outcome_of(format($$SELECT idem_complete('zero', 'null', %s)$$,
 						 :token));

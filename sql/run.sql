@@ -344,6 +344,17 @@ SELECT idem_run('with_out', 'with_out(jsonb)');
 SET idem_tool.max_result_size = 1000;
 SELECT error_of($$SELECT idem_run('large', 'long_text(jsonb)')$$);
 RESET idem_tool.max_result_size;
+-- so does one that nobody could read
+CREATE FUNCTION digits(args jsonb) RETURNS jsonb LANGUAGE sql AS $$
+	INSERT INTO run_test.ledger (what) VALUES ('digits');
+	SELECT jsonb_agg('1e131000'::jsonb) FROM generate_series(1, (args ->> 'n')::int);
+$$;
+SELECT error_of($$SELECT idem_run('large', 'digits(jsonb)', '{"n": 9000}')$$);
+SELECT happened();
+-- an error that was recorded by hand is a failure all the same
+SELECT idem_fail('unreadable', NULL, token) FROM idem_reserve('unreadable');
+UPDATE idempotency_keys SET result = digits('{"n": 9000}') WHERE key = 'unreadable';
+SELECT error_of($$SELECT idem_run('unreadable', 'charge(jsonb)')$$);
 SELECT happened();
 SELECT * FROM idem_lookup('large');
 SELECT * FROM idem_lookup('bad');

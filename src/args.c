@@ -216,7 +216,7 @@ idem_ttl_end(const Interval *ttl, int setting, TimestampTz now)
 	return end;
 }
 
-/* Refuse an outcome that is larger than the setting allows */
+/* Refuse an outcome that is larger than allowed, stored or as text */
 void
 idem_check_result_size(Datum result, const char *hint)
 {
@@ -230,6 +230,7 @@ idem_check_result_size(Datum result, const char *hint)
 				 errdetail("It has %zu bytes, the limit is %d.",
 						   size, idem_max_result_size),
 				 errhint(hint, "idem_tool.max_result_size")));
+	idem_check_printable(result);
 }
 
 /* The outcome to record, from a call's arguments; false if it is NULL */

@@ -193,8 +193,8 @@ append_decimal(StringInfo buf, const char *digits, int ndigits, int point)
 /*
  * Read a field of numeric_send's output.
  */
-static uint16
-wire_field(const char *wire, int field)
+uint16
+idem_wire_field(const char *wire, int field)
 {
 	uint16		value;
 
@@ -211,8 +211,8 @@ append_number(StringInfo buf, Numeric number)
 	Datum		sent = DirectFunctionCall1(numeric_send,
 										   NumericGetDatum(number));
 	const char *wire = VARDATA(DatumGetPointer(sent));
-	int			count = wire_field(wire, WIRE_NDIGITS);
-	uint16		sign = wire_field(wire, WIRE_SIGN);
+	int			count = idem_wire_field(wire, WIRE_NDIGITS);
+	uint16		sign = idem_wire_field(wire, WIRE_SIGN);
 	int			point;
 	int			ndigits = 0;
 	char	   *digits;
@@ -223,12 +223,12 @@ append_number(StringInfo buf, Numeric number)
 		elog(ERROR, "number in jsonb is not finite");
 
 	/* The weight is that of the first digit, and may be negative */
-	point = ((int16) wire_field(wire, WIRE_WEIGHT) + 1) * WIRE_DIGIT_WIDTH;
+	point = ((int16) idem_wire_field(wire, WIRE_WEIGHT) + 1) * WIRE_DIGIT_WIDTH;
 
 	digits = first = palloc(count * WIRE_DIGIT_WIDTH + 1);
 	for (int i = 0; i < count; i++)
 	{
-		int			digit = wire_field(wire, WIRE_DIGITS + i);
+		int			digit = idem_wire_field(wire, WIRE_DIGITS + i);
 
 		for (int power = 1000; power > 0; power /= 10)
 			digits[ndigits++] = '0' + digit / power % 10;

@@ -23,7 +23,7 @@
  * waiting), hint.c (where a row was seen last), durable.c (which commits must
  * be flushed), owner.c (who may act), report.c (errors), callsite.c and session.c
  * (memory of single statements and of interactive sessions), canonical.c and
- * keys.c (fingerprints, derived keys).  The gate, on top of all this, and the
+ * keys.c (fingerprints, derived keys), printed.c (can it be read as text?).  The gate, on top of all this, and the
  * worker have headers of their own, idem_gate.h and idem_worker.h.
  *
  *-------------------------------------------------------------------------
@@ -438,10 +438,15 @@ idem_count(IdemCount what)
 }
 
 /* canonical.c */
+extern uint16 idem_wire_field(const char *wire, int field);
 extern void idem_canonical_append(StringInfo buf, JsonbContainer *jc);
 extern void idem_canonical_append_object(StringInfo buf,
 										 JsonbContainer *fields,
 										 const IdemMember *extra, int nextra);
+
+/* printed.c */
+extern bool idem_is_printable(Datum jsonb);
+extern void idem_check_printable(Datum result);
 
 /* keys.c */
 extern bytea *idem_fingerprint_jsonb(Jsonb *request);

@@ -90,7 +90,11 @@ refuse_failed(const IdemKey *key, const Datum *values, const bool *nulls)
 {
 	char	   *error = "null";
 
-	if (!nulls[Anum_answer_result])
+	/* one that cannot be read was recorded by a trigger, or by hand */
+	if (!nulls[Anum_answer_result] &&
+		!idem_is_printable(values[Anum_answer_result]))
+		error = "\"The recorded error is too long to be shown.\"";
+	else if (!nulls[Anum_answer_result])
 	{
 		Jsonb	   *jb = DatumGetJsonbP(values[Anum_answer_result]);
 
