@@ -209,13 +209,44 @@ FROM unnest(ARRAY['k', 'K', 'k ', ' k', 'k  k', U&'caf\00e9', U&'cafe\0301',
 SELECT scope, (SELECT status FROM idem_reserve('k', scope => scope)) AS status
 FROM unnest(ARRAY['', 't', 'T', 't ']) AS scope;
 
--- intervals: the shortest, the longest, by the calendar
-SELECT ttl, (SELECT expires_at = created_at + ttl::interval
-			 FROM idem_reserve('ttl ' || ttl, ttl::interval)) AS exact
-FROM unnest(
-			ARRAY['1 second', '1 day', '1 month',
-				  '1 year 2 months -3 days 4 hours',
-				  '100000 years', '1 month -28 days 1 microsecond']) AS ttl;
+-- intervals: the shortest, the longest; a day has 24 hours, a month 30 days,
+-- in any time zone and at any time of the year
+SET idem_tool.max_reservation_ttl = -1;
+SELECT zone, bool_and(is_so) AS exact
+FROM unnest(ARRAY['UTC', 'America/Los_Angeles', 'Australia/Lord_Howe']) AS zone,
+	 set_config('TimeZone', zone, false) AS is_set,
+	 (VALUES ('1 second', '1 second'), ('1 day', '24 hours'), ('1 month', '720 hours'),
+			 ('1 year 2 months -3 days 4 hours', '10012 hours'),
+			 ('200 days', '4800 hours'), ('100000 years', '864000000 hours'),
+			 ('1 month -28 days 1 microsecond', '48 hours 1 microsecond')) AS t (ttl, hours),
+	 LATERAL (SELECT expires_at = created_at + hours::interval
+			  FROM idem_reserve(zone || is_set || ttl, ttl::interval)) AS r (is_so)
+GROUP BY zone ORDER BY zone COLLATE "C";
+RESET TimeZone;
+RESET idem_tool.max_reservation_ttl;
+
+-- the superuser's limits, and what a driver's units make of a few minutes
+SELECT status FROM idem_reserve('the limit', '1 day');
+SELECT idem_reserve('beyond', '1 day 1 microsecond');
+SELECT idem_reserve('beyond', '300000');
+SELECT idem_extend('the limit', '25 hours', token) FROM idempotency_keys WHERE key = 'the limit';
+SELECT idem_complete('the limit', ttl => '100 years', token => token) FROM idempotency_keys WHERE key = 'the limit';
+SET idem_tool.max_result_ttl = '1h';
+SELECT status, token FROM idem_reserve('limited') \gset
+SELECT idem_complete('limited', token => :token, ttl => '61 min');
+SELECT idem_fail('limited', token => :token, ttl => '61 min');
+SELECT idem_resolve('limited', 'done', force => true, ttl => '61 min');
+SET idem_tool.result_ttl = -1;
+SELECT idem_complete('limited', token => :token);
+SELECT expires_at - completed_at AS memory FROM idempotency_keys WHERE key = 'limited';
+SELECT status, token FROM idem_reserve('given back') \gset
+SELECT idem_release('given back', :token);
+SELECT expires_at <= clock_timestamp() + interval '1 hour' AS bounded FROM idempotency_keys WHERE key = 'given back';
+RESET idem_tool.result_ttl;
+RESET idem_tool.max_result_ttl;
+SET idem_tool.max_reservation_ttl = '10min';
+SELECT expires_at - created_at AS lease FROM idem_reserve('bounded');
+RESET idem_tool.max_reservation_ttl;
 SELECT status FROM idem_reserve('wait', wait => '1 hour');
 SELECT status FROM idem_reserve('wait', wait => '0');
 SELECT status FROM idem_reserve('wait', wait => '1 day -24 hours');

@@ -79,7 +79,7 @@ ALTER TABLE idempotency_keys DROP CONSTRAINT tenant;
 TRUNCATE idempotency_keys;
 CREATE TABLE effects (scope text COLLATE "C", key text COLLATE "C", what text,
 	CONSTRAINT effect_key FOREIGN KEY (scope, key)
-	REFERENCES idempotency_keys);
+	REFERENCES idempotency_keys (scope, key));
 BEGIN;
 SELECT status FROM idem_reserve('e');
 INSERT INTO effects VALUES ('', 'e', 'charged');
@@ -110,7 +110,7 @@ ROLLBACK;
 -- cascading
 ALTER TABLE effects DROP CONSTRAINT effect_key,
 	ADD CONSTRAINT effect_key FOREIGN KEY (scope, key)
-	REFERENCES idempotency_keys ON DELETE CASCADE;
+	REFERENCES idempotency_keys (scope, key) ON DELETE CASCADE;
 DELETE FROM idempotency_keys WHERE key = 'e';
 SELECT count(*) FROM effects;
 

@@ -14,6 +14,7 @@ RESET client_min_messages;
 TRUNCATE idempotency_keys;
 
 CREATE ROLE regress_idem_tenant;
+GRANT regress_idem_tenant TO CURRENT_USER;
 CREATE ROLE regress_idem_one IN ROLE regress_idem_tenant;
 CREATE ROLE regress_idem_two IN ROLE regress_idem_tenant;
 SELECT idem_grant('regress_idem_one'), idem_grant('regress_idem_two');

@@ -3,6 +3,9 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION idem_tool" to load this file. \quit
 
+-- nothing that others have made in the extension's schema is meant below
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+
 -- the table
 
 CREATE SEQUENCE @extschema@.idempotency_keys_token_seq AS bigint CACHE 1;
@@ -15,7 +18,7 @@ COMMENT ON SEQUENCE @extschema@.idempotency_keys_token_seq IS
 CREATE TABLE @extschema@.idempotency_keys (
 	scope text COLLATE "C" NOT NULL DEFAULT '',
 	key text COLLATE "C" NOT NULL,
-	owner name NOT NULL,
+	owner text COLLATE "C" NOT NULL,
 	created_at timestamptz NOT NULL,
 	reserved_at timestamptz NOT NULL,
 	token bigint NOT NULL,
@@ -29,7 +32,7 @@ CREATE TABLE @extschema@.idempotency_keys (
 		CONSTRAINT idempotency_keys_status_check
 		CHECK (status IN ('in_progress', 'done', 'failed', 'released', 'expired')),
 	result jsonb,
-	CONSTRAINT idempotency_keys_pkey PRIMARY KEY (scope, key)
+	CONSTRAINT idempotency_keys_pkey PRIMARY KEY (key, scope)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE @extschema@.idempotency_keys IS
@@ -68,9 +71,6 @@ COMMENT ON CONSTRAINT idempotency_keys_pkey ON @extschema@.idempotency_keys IS
 'decides who reserves a key first';
 COMMENT ON INDEX @extschema@.idempotency_keys_pkey IS
 'the only index of the extension, so that completions stay heap-only updates';
-
-REVOKE ALL ON @extschema@.idempotency_keys FROM PUBLIC;
-REVOKE ALL ON SEQUENCE @extschema@.idempotency_keys_token_seq FROM PUBLIC;
 
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys_token_seq', '');
@@ -113,11 +113,12 @@ CREATE FUNCTION @extschema@.idem_reserve(
 	wait interval DEFAULT '0',
 	takeover interval DEFAULT NULL,
 	holder text DEFAULT NULL,
-	scope text DEFAULT NULL)
+	scope text DEFAULT NULL,
+	two_phase boolean DEFAULT NULL)
 RETURNS @extschema@.idem_answer
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION @extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text) IS
+COMMENT ON FUNCTION @extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text, boolean) IS
 'reserve a key before its action runs, or learn what has become of it';
 
 CREATE FUNCTION @extschema@.idem_complete(
@@ -184,13 +185,14 @@ RETURNS TABLE (
 	status text,
 	attempt integer,
 	maybe_ran boolean,
-	owner name,
+	owner text,
 	holder text,
 	created_at timestamptz,
 	reserved_at timestamptz,
 	completed_at timestamptz,
 	expires_at timestamptz,
-	result jsonb)
+	result jsonb,
+	fingerprint bytea)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
 COMMENT ON FUNCTION @extschema@.idem_lookup(text, text) IS
@@ -267,28 +269,48 @@ COMMENT ON COLUMN @extschema@.idem_audit.new_status IS
 COMMENT ON INDEX @extschema@.idem_audit_at_idx IS
 'finds the oldest rows, for the sweep';
 
-REVOKE ALL ON @extschema@.idem_audit FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.idem_audit', '');
 
--- a user who is granted SELECT sees the rows that he may act on; the owner's
--- name may be that of a role that is gone, which leaves the row to operators
+-- Who is granted SELECT sees the rows that he may act on, and whatever else he
+-- was granted by a GRANT ALL writes none.  The owner needs policies only under
+-- FORCE ROW LEVEL SECURITY.
+
+CREATE FUNCTION @extschema@.idem_may_act(owner text)
+RETURNS boolean
+AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION @extschema@.idem_may_act(text) IS
+'may the current user act on keys of this owner, or, if that role is gone, as an operator';
+
 ALTER TABLE @extschema@.idempotency_keys ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY idempotency_keys_members ON @extschema@.idempotency_keys
 	FOR SELECT
-	USING (EXISTS (
-			SELECT FROM pg_catalog.pg_roles AS r
-			WHERE r.rolname OPERATOR(pg_catalog.=) idempotency_keys.owner
-			AND pg_catalog.pg_has_role(r.oid, 'MEMBER'))
-		OR NOT EXISTS (
-			SELECT FROM pg_catalog.pg_roles AS r
-			WHERE r.rolname OPERATOR(pg_catalog.=) idempotency_keys.owner)
-		AND pg_catalog.has_function_privilege(
-			'@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text)'::pg_catalog.regprocedure,
-			'EXECUTE'));
+	USING (@extschema@.idem_may_act(owner));
+CREATE POLICY idempotency_keys_owner ON @extschema@.idempotency_keys
+	TO pg_database_owner
+	USING (true) WITH CHECK (true);
 
 COMMENT ON POLICY idempotency_keys_members ON @extschema@.idempotency_keys IS
 'members of a key''s owner see it; operators if the owner is gone';
+COMMENT ON POLICY idempotency_keys_owner ON @extschema@.idempotency_keys IS
+'the owner of the database administers the table';
+
+ALTER TABLE @extschema@.idem_audit ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY idem_audit_operators ON @extschema@.idem_audit
+	FOR SELECT
+	USING (pg_catalog.has_function_privilege(
+			'@extschema@.idem_memory_end(text, timestamptz)'::pg_catalog.regprocedure,
+			'EXECUTE'));
+CREATE POLICY idem_audit_owner ON @extschema@.idem_audit
+	TO pg_database_owner
+	USING (true) WITH CHECK (true);
+
+COMMENT ON POLICY idem_audit_operators ON @extschema@.idem_audit IS
+'read by operators and monitors, as idem_grant makes them';
+COMMENT ON POLICY idem_audit_owner ON @extschema@.idem_audit IS
+'the owner of the database administers the table';
 
 CREATE VIEW @extschema@.idem_stuck WITH (security_invoker = true) AS
 SELECT k.scope, k.key, k.owner, k.holder, k.attempt, k.maybe_ran,
@@ -324,8 +346,6 @@ COMMENT ON COLUMN @extschema@.idem_stuck.expires_at IS
 'when the key will be forgotten, unless somebody settles it or takes it over';
 COMMENT ON COLUMN @extschema@.idem_stuck.stuck_for IS
 'how long ago the last attempt began';
-
-REVOKE ALL ON @extschema@.idem_stuck FROM PUBLIC;
 
 -- keys and fingerprints
 
@@ -450,9 +470,23 @@ COMMENT ON CONSTRAINT idem_tools_fallback_ttl_check ON @extschema@.idem_tools IS
 COMMENT ON CONSTRAINT idem_tools_fallback_check ON @extschema@.idem_tools IS
 'only a write has use for a key';
 
-REVOKE ALL ON @extschema@.idem_tools FROM PUBLIC;
-
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.idem_tools', '');
+
+ALTER TABLE @extschema@.idem_tools ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY idem_tools_operators ON @extschema@.idem_tools
+	FOR SELECT
+	USING (pg_catalog.has_function_privilege(
+			'@extschema@.idem_memory_end(text, timestamptz)'::pg_catalog.regprocedure,
+			'EXECUTE'));
+CREATE POLICY idem_tools_owner ON @extschema@.idem_tools
+	TO pg_database_owner
+	USING (true) WITH CHECK (true);
+
+COMMENT ON POLICY idem_tools_operators ON @extschema@.idem_tools IS
+'read by operators and monitors, as idem_grant makes them';
+COMMENT ON POLICY idem_tools_owner ON @extschema@.idem_tools IS
+'the owner of the database administers the table';
 
 CREATE FUNCTION @extschema@.idem_register(
 	tool text,
@@ -710,27 +744,24 @@ COMMENT ON COLUMN @extschema@.idem_stats.revolution IS
 COMMENT ON COLUMN @extschema@.idem_stats.since IS
 'when counting began';
 
-REVOKE ALL ON @extschema@.idem_stats FROM PUBLIC;
-REVOKE ALL ON FUNCTION
-	@extschema@.idem_sweep(),
-	@extschema@.idem_start_worker(),
-	@extschema@.idem_wake_worker(),
-	@extschema@.idem_stats_read()
-FROM PUBLIC;
-
 -- so that the launcher finds this database
 SELECT @extschema@.idem_wake_worker();
 
 -- privileges
 
-CREATE FUNCTION @extschema@.idem_grant(
+-- The schema is looked up when it is needed: it may have been renamed.
+CREATE FUNCTION @extschema@.idem_set_privileges(
 	role regrole,
-	part text DEFAULT 'caller')
+	part text,
+	grants boolean)
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+	command text := CASE WHEN grants THEN 'GRANT %s %s.%s TO %I' ELSE 'REVOKE %s %s.%s FROM %I' END;
+	schema text;
+	name text;
 	object record;
 BEGIN
 	IF role IS NULL OR part IS NULL THEN
@@ -742,70 +773,146 @@ BEGIN
 			MESSAGE = format('unrecognized part "%s"', part),
 			HINT = 'The parts are "caller", "operator" and "monitor".';
 	END IF;
+	SELECT rolname INTO name FROM pg_roles WHERE oid = role;
+	IF NOT FOUND THEN
+		RAISE undefined_object USING
+			MESSAGE = format('role with OID %s does not exist', role::oid);
+	END IF;
+	SELECT extnamespace::regnamespace INTO schema
+		FROM pg_extension WHERE extname = 'idem_tool';
 
-	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
+	-- what the schema is needed for besides is not known here
+	IF grants THEN
+		EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', schema, name);
+	END IF;
 	FOR object IN
 		SELECT o.privilege, o.name
 		FROM (VALUES
-			('EXECUTE ON FUNCTION', '@extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_complete(text, jsonb, bigint, interval, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_fail(text, jsonb, bigint, interval, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_release(text, bigint, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_abandon(text, bigint, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_extend(text, interval, bigint, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_lookup(text, text)', '{caller,operator,monitor}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_canonical(jsonb)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_fingerprint(jsonb)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_key(text, text, jsonb)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_step_key(text, bigint)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_call_key(text, jsonb, text)', '{caller,operator}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_run(text, regprocedure, jsonb, interval, interval, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_call(text, jsonb, text, interval, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_begin(text, jsonb, text, interval, text, text)', '{caller}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_register(text, regprocedure, text, interval, interval, interval, interval, text)', '{operator}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_unregister(text)', '{operator}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text)', '{operator}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_forget(text, text)', '{operator}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_sweep()', '{operator}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_memory_end(text, timestamptz)', '{operator,monitor}'),
-			('EXECUTE ON FUNCTION', '@extschema@.idem_stats_read()', '{operator,monitor}'),
-			('SELECT ON', '@extschema@.idempotency_keys', '{operator,monitor}'),
-			('SELECT ON', '@extschema@.idem_tools', '{operator,monitor}'),
-			('INSERT, UPDATE, DELETE ON', '@extschema@.idem_tools', '{operator}'),
-			('SELECT ON', '@extschema@.idem_stuck', '{operator,monitor}'),
-			('SELECT ON', '@extschema@.idem_audit', '{operator,monitor}'),
-			('SELECT ON', '@extschema@.idem_stats', '{operator,monitor}')
+			('EXECUTE ON FUNCTION', 'idem_reserve(text, interval, jsonb, interval, interval, text, text, boolean)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_complete(text, jsonb, bigint, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_fail(text, jsonb, bigint, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_release(text, bigint, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_abandon(text, bigint, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_extend(text, interval, bigint, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_lookup(text, text)', '{caller,operator,monitor}'),
+			('EXECUTE ON FUNCTION', 'idem_canonical(jsonb)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_fingerprint(jsonb)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_key(text, text, jsonb)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_step_key(text, bigint)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_call_key(text, jsonb, text)', '{caller,operator}'),
+			('EXECUTE ON FUNCTION', 'idem_run(text, regprocedure, jsonb, interval, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_call(text, jsonb, text, interval, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_begin(text, jsonb, text, interval, text, text)', '{caller}'),
+			('EXECUTE ON FUNCTION', 'idem_register(text, regprocedure, text, interval, interval, interval, interval, text)', '{operator}'),
+			('EXECUTE ON FUNCTION', 'idem_unregister(text)', '{operator}'),
+			('EXECUTE ON FUNCTION', 'idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text)', '{operator}'),
+			('EXECUTE ON FUNCTION', 'idem_forget(text, text)', '{operator}'),
+			('EXECUTE ON FUNCTION', 'idem_sweep()', '{operator}'),
+			('EXECUTE ON FUNCTION', 'idem_memory_end(text, timestamptz)', '{operator,monitor}'),
+			('EXECUTE ON FUNCTION', 'idem_stats_read()', '{operator,monitor}'),
+			('SELECT ON', 'idempotency_keys', '{operator,monitor}'),
+			('SELECT ON', 'idem_tools', '{operator,monitor}'),
+			('SELECT ON', 'idem_stuck', '{operator,monitor}'),
+			('SELECT ON', 'idem_audit', '{operator}'),
+			-- which keys there are is no business of monitoring
+			('SELECT (at, role, session_role, action, old_status, new_status) ON', 'idem_audit', '{monitor}'),
+			('SELECT ON', 'idem_stats', '{operator,monitor}')
 		) AS o (privilege, name, parts)
 		WHERE part = ANY (o.parts::text[])
 	LOOP
-		EXECUTE format('GRANT %s %s TO %s', object.privilege, object.name, role);
+		EXECUTE format(command, object.privilege, schema, object.name, name);
 	END LOOP;
 END;
 $$;
 
+COMMENT ON FUNCTION @extschema@.idem_set_privileges(regrole, text, boolean) IS
+'what idem_grant and idem_revoke do';
+
+-- bodies that were parsed here call what was meant here, whatever is created or
+-- renamed later
+CREATE FUNCTION @extschema@.idem_grant(
+	role regrole,
+	part text DEFAULT 'caller')
+RETURNS void
+LANGUAGE sql
+BEGIN ATOMIC
+	SELECT @extschema@.idem_set_privileges(role, part, true);
+END;
+
 COMMENT ON FUNCTION @extschema@.idem_grant(regrole, text) IS
 'grant a role what a caller, an operator or a monitor needs';
 
-REVOKE ALL ON FUNCTION
-	@extschema@.idem_reserve(text, interval, jsonb, interval, interval, text, text),
-	@extschema@.idem_complete(text, jsonb, bigint, interval, text),
-	@extschema@.idem_fail(text, jsonb, bigint, interval, text),
-	@extschema@.idem_release(text, bigint, text),
-	@extschema@.idem_abandon(text, bigint, text),
-	@extschema@.idem_extend(text, interval, bigint, text),
-	@extschema@.idem_lookup(text, text),
-	@extschema@.idem_canonical(jsonb),
-	@extschema@.idem_fingerprint(jsonb),
-	@extschema@.idem_key(text, text, jsonb),
-	@extschema@.idem_step_key(text, bigint),
-	@extschema@.idem_call_key(text, jsonb, text),
-	@extschema@.idem_resolve(text, text, jsonb, interval, boolean, boolean, name, text),
-	@extschema@.idem_forget(text, text),
-	@extschema@.idem_memory_end(text, timestamptz),
-	@extschema@.idem_run(text, regprocedure, jsonb, interval, interval, text),
-	@extschema@.idem_call(text, jsonb, text, interval, text),
-	@extschema@.idem_begin(text, jsonb, text, interval, text, text),
-	@extschema@.idem_register(text, regprocedure, text, interval, interval, interval, interval, text),
-	@extschema@.idem_unregister(text),
-	@extschema@.idem_grant(regrole, text)
-FROM PUBLIC;
+CREATE FUNCTION @extschema@.idem_revoke(
+	role regrole,
+	part text DEFAULT 'caller')
+RETURNS void
+LANGUAGE sql
+BEGIN ATOMIC
+	SELECT @extschema@.idem_set_privileges(role, part, false);
+END;
+
+COMMENT ON FUNCTION @extschema@.idem_revoke(regrole, text) IS
+'take back what idem_grant granted; what another part needs as well has to be granted again';
+
+-- Everything belongs to whoever owns the database, and to nobody else whatever
+-- default privileges say.  Before any other GRANT or REVOKE: a dump would take
+-- what they did for something that was changed since.
+DO $$
+DECLARE
+	object record;
+	privilege record;
+BEGIN
+	FOR object IN
+		SELECT i.type, i.identity, d.classid, d.objid
+		FROM pg_depend AS d
+		JOIN pg_extension AS e ON e.oid = d.refobjid
+		CROSS JOIN pg_identify_object(d.classid, d.objid, d.objsubid) AS i
+		WHERE d.refclassid = 'pg_extension'::regclass
+		AND e.extname = 'idem_tool' AND d.deptype = 'e'
+		AND i.type IN ('function', 'table', 'view', 'sequence', 'type')
+	LOOP
+		EXECUTE format('ALTER %s %s OWNER TO pg_database_owner',
+			object.type, object.identity);
+		FOR privilege IN
+			SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS grantee,
+				CASE object.type WHEN 'function' THEN 'FUNCTION' ELSE 'TABLE' END AS kind
+			FROM (
+				SELECT relacl FROM pg_class
+					WHERE object.classid = 'pg_class'::regclass AND oid = object.objid
+				UNION ALL
+				SELECT coalesce(proacl, acldefault('f', proowner)) FROM pg_proc
+					WHERE object.classid = 'pg_proc'::regclass AND oid = object.objid
+				) AS o (acl)
+			CROSS JOIN aclexplode(o.acl) AS a
+			WHERE a.grantee <> 'pg_database_owner'::regrole
+		LOOP
+			EXECUTE format('REVOKE ALL ON %s %s FROM %s CASCADE',
+				privilege.kind, object.identity, privilege.grantee);
+		END LOOP;
+	END LOOP;
+END;
+$$;
+
+-- says what anybody can find out about himself, to whoever reads the table
+GRANT EXECUTE ON FUNCTION @extschema@.idem_may_act(text) TO PUBLIC;
+
+-- The worker and operators write as the owner, who has to find the tables.  The
+-- schema is not the extension's: a dump must not take its privileges for what
+-- the extension makes anew.
+DO $$
+DECLARE
+	schema oid := '@extschema@'::regnamespace;
+	known boolean := EXISTS (
+		SELECT FROM pg_init_privs
+		WHERE classoid = 'pg_namespace'::regclass AND objoid = schema);
+BEGIN
+	IF NOT has_schema_privilege('pg_database_owner', schema, 'USAGE') THEN
+		EXECUTE format('GRANT USAGE ON SCHEMA %s TO pg_database_owner',
+			schema::regnamespace);
+		IF NOT known THEN
+			DELETE FROM pg_init_privs
+				WHERE classoid = 'pg_namespace'::regclass AND objoid = schema;
+		END IF;
+	END IF;
+END;
+$$;

@@ -168,7 +168,7 @@ SELECT status FROM idem_reserve('done', scope => 'bob');
 RESET ROLE;
 SELECT count(*) FROM tokens AS t
 WHERE version_of(key) IS DISTINCT FROM t.version_of;
--- the superuser may
+-- so is the superuser, who would otherwise believe what anybody has recorded
 SELECT status, result FROM idem_reserve('done');
 -- past its memory a key is free for everybody, and the new one's
 SELECT let_pass('done');
@@ -258,7 +258,7 @@ SELECT status FROM idem_reserve('odd');
 SELECT owner FROM idem_lookup('odd');
 RESET idem_tool.owner;
 RESET ROLE;
--- the superuser may name anybody who is there
+-- the superuser's power is not membership
 SET idem_tool.owner = 'regress_idem_outsider';
 SELECT status FROM idem_reserve('for an outsider');
 SELECT owner FROM idem_lookup('for an outsider');

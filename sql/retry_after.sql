@@ -24,6 +24,7 @@ BEGIN
 		ELSE format('%s, not %s to %s', answer.retry_after, least, most) END;
 END $$;
 
+SET idem_tool.max_reservation_ttl = -1;
 SELECT ttl, status, retry_after, retry_after_ok('k ' || ttl)
 FROM unnest(ARRAY['1 minute', '59.9 seconds', '60.1 seconds', '15 minutes',
 				  '3600 seconds', '1 day',
@@ -84,3 +85,4 @@ COMMIT;
 TRUNCATE idempotency_keys;
 DROP TABLE states;
 DROP FUNCTION retry_after_ok;
+RESET idem_tool.max_reservation_ttl;

@@ -101,7 +101,7 @@ BEGIN
 		$q$public.idem_extend('k', '2 hours', scope => 's') IS NOT NULL$q$,
 		$q$status FROM public.idem_lookup('k', 's')$q$,
 		$q$public.idem_release('k', scope => 's')$q$,
-		$q$(public.idem_reserve('k', '1 month', '{"a": 1.0}', scope => 's')).status$q$,
+		$q$(public.idem_reserve('k', '1 day', '{"a": 1.0}', scope => 's')).status$q$,
 		$q$public.idem_abandon('k', scope => 's')$q$,
 		$q$public.idem_complete('k', '{"b": [1, 2]}', ttl => '1 month', scope => 's')$q$,
 		$q$public.idem_complete('k', '{"b": [1.0, 2]}', scope => 's')$q$,

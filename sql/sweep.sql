@@ -84,7 +84,7 @@ SELECT add('referred to', 'done', '1 day'), add('raises', 'done', '1 day'),
 	add('suppressed', 'done', '1 day'), add('suppressed lapse', 'in_progress', '1 hour'),
 	add('nobody objects', 'done', '1 day'), add('nobody objects either', 'in_progress', '1 hour');
 CREATE TABLE charge (scope text COLLATE "C", key text COLLATE "C",
-	FOREIGN KEY (scope, key) REFERENCES idempotency_keys DEFERRABLE INITIALLY DEFERRED);
+	FOREIGN KEY (scope, key) REFERENCES idempotency_keys (scope, key) DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO charge VALUES ('', 'referred to');
 CREATE FUNCTION object() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -393,7 +393,7 @@ DROP FUNCTION audit;
 -- the row itself, which is gone then: nobody is told that he has it
 CREATE FUNCTION remove() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	DELETE FROM idempotency_keys WHERE scope = NEW.scope AND key = NEW.key;
+	DELETE FROM public.idempotency_keys WHERE scope = NEW.scope AND key = NEW.key;
 	RETURN NULL;
 END $$;
 CREATE TRIGGER remove AFTER INSERT OR UPDATE ON idempotency_keys FOR EACH ROW

@@ -8,7 +8,33 @@
 #include "idem_tool.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "utils/typcache.h"
+
+static const Oid column_types[Natts_answer] = {
+	TEXTOID, JSONBOID, INT8OID, INT4OID, BOOLOID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, INT4OID
+};
+
+/*
+ * Refuse to make a row of a type that somebody has altered: the owner of the
+ * database can, and a value taken for one of another type would be a way to
+ * read the server's memory.
+ */
+void
+idem_check_columns(TupleDesc desc, const Oid *types, int natts,
+				   const char *name)
+{
+	for (int i = 0; i < Max(natts, desc->natts); i++)
+	{
+		if (i >= natts || i >= desc->natts ||
+			TupleDescAttr(desc, i)->atttypid != types[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("type \"%s\" does not have the columns that extension \"%s\" made",
+							name, IDEM_EXTENSION_NAME)));
+	}
+}
 
 /* Seconds from now until "end", rounded up, at least 1 */
 static int32
@@ -34,6 +60,7 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 	Datum		values[Natts_answer];
 	bool		nulls[Natts_answer];
 
+	idem_check_columns(desc, column_types, Natts_answer, "idem_answer");
 	memset(nulls, true, sizeof(nulls));
 	values[Anum_answer_status] = idem_status_datum(status);
 	nulls[Anum_answer_status] = false;
@@ -93,6 +120,7 @@ idem_answer_read(HeapTuple answer, Datum *values, bool *nulls)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(answer->t_data), -1);
 
+	idem_check_columns(desc, column_types, Natts_answer, "idem_answer");
 	heap_deform_tuple(answer, desc, values, nulls);
 	ReleaseTupleDesc(desc);
 }

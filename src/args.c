@@ -151,26 +151,25 @@ idem_interval_usecs(const char *what, const Interval *span)
 }
 
 /*
- * start + span.  Months and days go by the calendar of the session's time
- * zone, as everywhere in PostgreSQL; the usual lease has neither.
+ * start + span.  A day has 24 hours whatever the session's time zone says, for
+ * sessions in different ones must agree on when a key is forgotten.
  */
 TimestampTz
 idem_interval_after(const char *what, TimestampTz start,
 					const Interval *span)
 {
-	check_range(what, span);
-	if (span->month == 0 && span->day == 0)
-		return start + span->time;
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-												   TimestampTzGetDatum(start),
-												   IntervalPGetDatum(span)));
+	return start + idem_interval_usecs(what, span);
 }
 
-/* start + seconds; a negative number, "for ever", gives infinity */
+/*
+ * start + seconds; a negative number, "for ever", gives infinity, and so does
+ * what comes after the end of time
+ */
 TimestampTz
 idem_seconds_after(TimestampTz start, int seconds)
 {
-	if (seconds < 0)
+	if (seconds < 0 ||
+		start >= END_TIMESTAMP - (int64) seconds * USECS_PER_SEC)
 		return DT_NOEND;
 	return start + (int64) seconds * USECS_PER_SEC;
 }
@@ -196,24 +195,49 @@ idem_wait_from_args(FunctionCallInfo fcinfo, int argno)
 	return usecs;
 }
 
+/* Refuse a length of time that the superuser does not allow, in seconds */
+static void
+check_limit(IdemTtl kind, int64 usecs, int limit)
+{
+	if (limit < 0 || usecs <= (int64) limit * USECS_PER_SEC)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("ttl must not be longer than %d seconds", limit),
+			 errdetail("The limit is the setting \"%s\".",
+					   kind == IDEM_LEASE ? "idem_tool.max_reservation_ttl" :
+					   "idem_tool.max_result_ttl"),
+			 errhint("A bare number is taken as seconds.")));
+}
+
 /*
- * When does what begins now end?  By "ttl" or, if that is NULL, by the
- * setting, in seconds.  Errors if it is not after now.
+ * When does what begins now end?  By "ttl" or, if that is NULL, by the user's
+ * setting.  Errors with 22023 if it is not after now, or beyond the superuser's
+ * limit; a setting beyond that counts as the limit.
  */
 TimestampTz
-idem_ttl_end(const Interval *ttl, int setting, TimestampTz now)
+idem_ttl_end(IdemTtl kind, const Interval *ttl, TimestampTz now)
 {
-	TimestampTz end;
+	int			setting = kind == IDEM_LEASE ? idem_reservation_ttl :
+		idem_result_ttl;
+	int			limit = kind == IDEM_LEASE ? idem_max_reservation_ttl :
+		idem_max_result_ttl;
+	int64		usecs;
 
 	if (ttl == NULL)
+	{
+		if (limit >= 0 && (setting < 0 || setting > limit))
+			setting = limit;
 		return idem_seconds_after(now, setting);
+	}
 
-	end = idem_interval_after("ttl", now, ttl);
-	if (end <= now)
+	usecs = idem_interval_usecs("ttl", ttl);
+	if (usecs <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("ttl must be positive")));
-	return end;
+	check_limit(kind, usecs, limit);
+	return now + usecs;
 }
 
 /* Refuse an outcome that is larger than allowed, stored or as text */

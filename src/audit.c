@@ -13,6 +13,7 @@
  */
 #include "idem_tool.h"
 
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
@@ -20,21 +21,18 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #define IDEM_AUDIT_NAME		"idem_audit"
 
-/* The audit table, and who we were before we became its owner */
+/* The audit table, and who writes it */
 typedef struct AuditTable
 {
 	Oid			relid;
 	const char *name;			/* qualified and quoted */
-	Oid			user;
-	int			sec_context;
-	int			guc_level;
+	IdemCaller	caller;
 } AuditTable;
 
 /* Find the table in the extension's schema, never by the search_path */
@@ -65,18 +63,21 @@ find_table(AuditTable *table)
 	return owner;
 }
 
-/* Become the table's owner; an error takes that back by itself */
+/* Refuse to write what runs a stranger's trigger */
+static void
+check_table(AuditTable *table)
+{
+	Relation	rel = table_open(table->relid, AccessShareLock);
+
+	idem_check_triggers(rel);
+	table_close(rel, NoLock);
+}
+
 static void
 become_owner(AuditTable *table, Oid owner)
 {
-	GetUserIdAndSecContext(&table->user, &table->sec_context);
-	SetUserIdAndSecContext(owner, table->sec_context |
-						   SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	table->guc_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	check_table(table);
+	idem_become_owner(&table->caller, owner);
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "could not connect to SPI");
 }
@@ -85,8 +86,7 @@ static void
 become_caller(AuditTable *table)
 {
 	SPI_finish();
-	AtEOXact_GUC(false, table->guc_level);
-	SetUserIdAndSecContext(table->user, table->sec_context);
+	idem_become_caller(&table->caller);
 }
 
 /* Add the row */
@@ -137,6 +137,18 @@ idem_audit(const char *action, const IdemKey *key, const char *old_status,
 			(errmsg("idem_%s by role \"%s\" in a session of \"%s\": key \"%s\" in scope \"%s\" from %s to %s",
 					action, role, session_role, text_to_cstring(key->key),
 					text_to_cstring(key->scope), old_status, new_status),
+			 errhidestmt(true), errhidecontext(true)));
+}
+
+/* Leave a trace of what was refused, in the log only: the rest is rolled back */
+void
+idem_audit_refused(const char *action, const IdemKey *key)
+{
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("idem_%s by role \"%s\" in a session of \"%s\": key \"%s\" in scope \"%s\" refused",
+					action, GetUserNameFromId(GetUserId(), false),
+					GetUserNameFromId(GetSessionUserId(), false),
+					text_to_cstring(key->key), text_to_cstring(key->scope)),
 			 errhidestmt(true), errhidecontext(true)));
 }
 

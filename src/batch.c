@@ -137,7 +137,7 @@ note_row(IdemBatch *batch, const IdemRow *row, IdemDue what)
 					psprintf("%s, attempt %d of %s, owner \"%s\"",
 							 batch->key, row->attempt,
 							 timestamptz_to_str(DatumGetTimestampTz(values[Anum_idem_reserved_at - 1])),
-							 NameStr(*DatumGetName(values[Anum_idem_owner - 1]))));
+							 TextDatumGetCString(values[Anum_idem_owner - 1])));
 	MemoryContextSwitchTo(oldcxt);
 }
 

@@ -12,7 +12,7 @@
 #include "idem_gate.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 
@@ -34,6 +34,11 @@ enum
 	Anum_begun_provider_key,
 	Anum_begun_result_ttl,
 	Natts_begun
+};
+
+static const Oid column_types[Natts_begun] = {
+	TEXTOID, JSONBOID, INT8OID, INT4OID, BOOLOID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, INT4OID, TEXTOID, TEXTOID, INTERVALOID
 };
 
 /*
@@ -108,21 +113,6 @@ provider_key(const IdemKey *key)
 	return cstring_to_text(hashed_key(key));
 }
 
-/* The reservation must be committed when the caller has his answer */
-static void
-require_autocommit(void)
-{
-	if (IsInTransactionBlock(true))
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("idem_begin cannot be called inside a transaction block"),
-				 errdetail("The reservation must be committed before the tool has its effect outside the database."),
-				 errhint("Switch the connection to autocommit for this call.")));
-
-	/* a pipeline must commit before its next command */
-	PreventInTransactionBlock(true, "idem_begin()");
-}
-
 /* Answer for a tool that passes without a key */
 static void
 begin_unkeyed(IdemGate *gate, FunctionCallInfo fcinfo, Datum *values,
@@ -176,9 +166,9 @@ begin(FunctionCallInfo fcinfo)
 	Datum		values[Natts_begun];
 	bool		nulls[Natts_begun];
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != Natts_begun)
-		elog(ERROR, "unexpected result type of idem_begin");
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	idem_check_columns(desc, column_types, Natts_begun, "idem_begun");
 
 	idem_tool_from_args(&gate.tool, fcinfo, ARG_TOOL);
 	gate.args = idem_tool_args_from_args(fcinfo, ARG_ARGS);
@@ -203,7 +193,7 @@ idem_begin(PG_FUNCTION_ARGS)
 
 	if (given == NULL)
 	{
-		require_autocommit();
+		idem_require_autocommit("idem_begin()");
 		given = begin(fcinfo);
 		idem_callsite_remember(fcinfo, arglens, given);
 	}

@@ -22,7 +22,7 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
-#define IDEM_MAX_SITE_ARGS	7
+#define IDEM_MAX_SITE_ARGS	8
 
 /* An answer that was given in a row */
 typedef struct GivenAnswer
@@ -98,7 +98,7 @@ same_call(FunctionCallInfo fcinfo, const int *arglens, GivenAnswer *given)
 			return false;
 		if (!fcinfo->args[i].isnull &&
 			!datumIsEqual(fcinfo->args[i].value, given->args[i].value,
-						  false, arglens[i]))
+						  arglens[i] == IDEM_BY_VALUE, arglens[i]))
 			return false;
 	}
 	return true;
@@ -120,7 +120,7 @@ has_been_here(RowMemo *memo, FmgrInfo *site)
 
 /*
  * A copy of the answer that this call has to repeat, or NULL if it must judge.
- * "arglens" are the lengths of its argument types, all by reference.
+ * "arglens" are the lengths of its argument types, or IDEM_BY_VALUE.
  */
 HeapTuple
 idem_callsite_recall(FunctionCallInfo fcinfo, const int *arglens)
@@ -177,7 +177,8 @@ idem_callsite_remember(FunctionCallInfo fcinfo, const int *arglens,
 	{
 		given->args[i].isnull = fcinfo->args[i].isnull;
 		if (!fcinfo->args[i].isnull)
-			given->args[i].value = datumCopy(fcinfo->args[i].value, false,
+			given->args[i].value = datumCopy(fcinfo->args[i].value,
+											 arglens[i] == IDEM_BY_VALUE,
 											 arglens[i]);
 	}
 	given->answer = heap_copytuple(answer);

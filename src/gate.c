@@ -88,7 +88,7 @@ call_write(IdemGate *gate, FunctionCallInfo fcinfo)
 	request.wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
 
 	/* refuse what cannot run before anybody waits for it */
-	(void) idem_ttl_end(gate->result_ttl, idem_result_ttl,
+	(void) idem_ttl_end(IDEM_MEMORY, gate->result_ttl,
 						GetCurrentTimestamp());
 	(void) idem_tool_function(&gate->tool);
 

@@ -55,6 +55,17 @@
 	pg_proc_aclcheck(function, role, ACL_EXECUTE)
 #endif
 
+/*
+ * May a role that is no superuser act as another one?  Membership was enough
+ * until 16 gave it the options INHERIT and SET.
+ */
+#if PG_VERSION_NUM >= 160000
+#define idem_acts_for(user, role) \
+	(has_privs_of_role(user, role) || member_can_set_role(user, role))
+#else
+#define idem_acts_for(user, role)	is_member_of_role(user, role)
+#endif
+
 /* What table_tuple_update() says of the indexes became an enum in 16 */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes IdemUpdateIndexes;

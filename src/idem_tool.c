@@ -23,11 +23,14 @@ int			idem_result_ttl;
 int			idem_takeover;
 int			idem_unknown_ttl;
 int			idem_audit_ttl;
+int			idem_max_reservation_ttl;
+int			idem_max_result_ttl;
 int			idem_max_result_size;
 char	   *idem_scope;
 char	   *idem_owner;
 bool		idem_durable;
 bool		idem_session_tokens;
+bool		idem_two_phase;
 bool		idem_worker;
 int			idem_naptime;
 int			idem_sweep_pages;
@@ -50,7 +53,7 @@ check_memory(int *newval, void **extra, GucSource source)
 {
 	if (*newval == 0)
 	{
-		GUC_check_errdetail("The time must be positive, or -1 for ever.");
+		GUC_check_errdetail("The time is counted in whole seconds: it must be at least 1 s, or -1 for ever.");
 		return false;
 	}
 	return true;
@@ -92,6 +95,30 @@ define_times(void)
 							check_memory, NULL, NULL);
 }
 
+/* The superuser's limits */
+static void
+define_limits(void)
+{
+	DefineCustomIntVariable("idem_tool.max_reservation_ttl",
+							"Longest lease that anybody may ask for.",
+							"-1 means that there is no limit.",
+							&idem_max_reservation_ttl, SECS_PER_DAY,
+							-1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+							check_memory, NULL, NULL);
+	DefineCustomIntVariable("idem_tool.max_result_ttl",
+							"Longest time for which anybody may have an outcome remembered.",
+							"-1 means that there is no limit.",
+							&idem_max_result_ttl, -1,
+							-1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+							check_memory, NULL, NULL);
+	DefineCustomIntVariable("idem_tool.max_result_size",
+							"Largest result or error that is recorded, as uncompressed jsonb.",
+							NULL,
+							&idem_max_result_size, 1024 * 1024,
+							0, INT_MAX, PGC_SUSET, GUC_UNIT_BYTE,
+							NULL, NULL, NULL);
+}
+
 /* The sweep's settings */
 static void
 define_worker(void)
@@ -123,6 +150,7 @@ void
 _PG_init(void)
 {
 	define_times();
+	define_limits();
 	DefineCustomStringVariable("idem_tool.scope",
 							   "Key space of calls that name none.",
 							   "Behind a pooler pass the argument instead, or use SET LOCAL.",
@@ -135,12 +163,6 @@ _PG_init(void)
 							   &idem_owner, "",
 							   PGC_USERSET, 0,
 							   NULL, NULL, NULL);
-	DefineCustomIntVariable("idem_tool.max_result_size",
-							"Largest result or error that is recorded, as uncompressed jsonb.",
-							NULL,
-							&idem_max_result_size, 1024 * 1024,
-							0, INT_MAX, PGC_USERSET, GUC_UNIT_BYTE,
-							NULL, NULL, NULL);
 	DefineCustomBoolVariable("idem_tool.durable",
 							 "Flushes commits that leave reservations open, or settle earlier ones, even if synchronous_commit is off.",
 							 NULL,
@@ -151,6 +173,12 @@ _PG_init(void)
 							 "Lets calls without a token act for what this session reserved.",
 							 "For interactive use; unsafe behind a pooler.",
 							 &idem_session_tokens, false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("idem_tool.two_phase",
+							 "Lets idem_reserve refuse to reserve inside a transaction block.",
+							 "For effects outside the database, before which the reservation must be committed.",
+							 &idem_two_phase, false,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	define_worker();

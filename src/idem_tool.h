@@ -17,13 +17,16 @@
  * and an operator's these:
  *
  *	operate.c	settle or free a key by hand
+ *	as_owner.c	write as the table's owner
  *	audit.c		leave a trace of it
  *
  * Beside it: keylock.c (the short lock on an absent key), wait.c (bounded
  * waiting), hint.c (where a row was seen last), durable.c (which commits must
- * be flushed), owner.c (who may act), report.c (errors), callsite.c and session.c
- * (memory of single statements and of interactive sessions), canonical.c and
- * keys.c (fingerprints, derived keys), printed.c (can it be read as text?).  The gate, on top of all this, and the
+ * be flushed), owner.c (who may act), trust.c (whose triggers may run),
+ * autocommit.c (is there a transaction around the call?), report.c (errors),
+ * callsite.c and session.c (memory of single statements and of interactive
+ * sessions), canonical.c and keys.c (fingerprints, derived keys), printed.c (can
+ * it be read as text?).  The gate, on top of all this, and the
  * worker have headers of their own, idem_gate.h and idem_worker.h.
  *
  *-------------------------------------------------------------------------
@@ -139,6 +142,7 @@ typedef enum IdemError
 	IDEM_SETTLED,				/* IK004 */
 
 	/* an operator's */
+	IDEM_RESOLVED,				/* IK004 */
 	IDEM_NOT_RESOLVABLE,		/* IK003: nothing in progress */
 	IDEM_LEASED,				/* IK005: a lease is running */
 	IDEM_UNRESOLVED				/* IK006: to be resolved, not forgotten */
@@ -207,11 +211,14 @@ extern int	idem_result_ttl;
 extern int	idem_takeover;
 extern int	idem_unknown_ttl;
 extern int	idem_audit_ttl;
+extern int	idem_max_reservation_ttl;
+extern int	idem_max_result_ttl;
 extern int	idem_max_result_size;
 extern char *idem_scope;
 extern char *idem_owner;
 extern bool idem_durable;
 extern bool idem_session_tokens;
+extern bool idem_two_phase;
 
 /* args.c */
 extern void idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo,
@@ -226,7 +233,14 @@ extern int64 idem_interval_usecs(const char *what, const Interval *span);
 extern const Interval *idem_interval_from_args(FunctionCallInfo fcinfo,
 											   int argno);
 extern int64 idem_wait_from_args(FunctionCallInfo fcinfo, int argno);
-extern TimestampTz idem_ttl_end(const Interval *ttl, int setting,
+/* What a ttl is of: each has its setting, and its limit */
+typedef enum IdemTtl
+{
+	IDEM_LEASE,
+	IDEM_MEMORY
+} IdemTtl;
+
+extern TimestampTz idem_ttl_end(IdemTtl kind, const Interval *ttl,
 								TimestampTz now);
 extern void idem_check_result_size(Datum result, const char *hint);
 extern bool idem_result_from_args(FunctionCallInfo fcinfo, int resultarg,
@@ -331,6 +345,7 @@ extern void idem_check_stored(IdemRow *row, TupleTableSlot *slot,
 /* audit.c */
 extern void idem_audit(const char *action, const IdemKey *key,
 					   const char *old_status, const char *new_status);
+extern void idem_audit_refused(const char *action, const IdemKey *key);
 extern int64 idem_audit_trim(int max_rows);
 
 /* answer.c: the columns of type idem_answer, in order */
@@ -347,6 +362,8 @@ enum
 	Natts_answer
 };
 
+extern void idem_check_columns(TupleDesc desc, const Oid *types, int natts,
+							   const char *name);
 extern HeapTuple idem_answer(IdemStore *store, const IdemRow *row,
 							 IdemStatus status, TimestampTz now);
 extern void idem_answer_read(HeapTuple answer, Datum *values, bool *nulls);
@@ -379,6 +396,8 @@ extern void idem_complete_key(const IdemKey *key, int64 token,
 							  const Interval *ttl, NullableDatum *result);
 
 /* callsite.c */
+#define IDEM_BY_VALUE	0		/* instead of an argument type's length */
+
 extern HeapTuple idem_callsite_recall(FunctionCallInfo fcinfo,
 									  const int *arglens);
 extern void idem_callsite_remember(FunctionCallInfo fcinfo,
@@ -396,12 +415,32 @@ extern void idem_durable_must_flush(void);
 
 /* owner.c */
 extern void idem_owner_init(void);
-extern void idem_owner_for_new(Name owner);
-extern bool idem_may_act(const IdemRow *row);
+extern text *idem_owner_for_new(void);
+extern bool idem_owner_is_gone(const IdemRow *row);
+extern bool idem_may_reserve(const IdemRow *row);
+extern bool idem_may_settle(const IdemRow *row);
+
+/* as_owner.c */
+typedef struct IdemCaller
+{
+	Oid			user;
+	int			sec_context;
+	int			guc_level;
+} IdemCaller;
+
+extern void idem_become_owner(IdemCaller *caller, Oid owner);
+extern void idem_become_caller(const IdemCaller *caller);
+
+/* trust.c */
+extern void idem_check_triggers(Relation rel);
+
+/* autocommit.c */
+extern void idem_require_autocommit(const char *function);
 
 /* report.c */
 extern char *idem_describe(const IdemKey *key, const IdemRow *row);
-extern pg_noreturn void idem_report_denied(const IdemKey *key) ;
+extern pg_noreturn void idem_report_denied(const IdemKey *key,
+										   const IdemRow *row) ;
 extern pg_noreturn void idem_report(IdemError error, const IdemKey *key,
 						const IdemRow *row) ;
 

@@ -51,8 +51,8 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 								   C_COLLATION_OID, F_TEXTEQ, (Datum) 0);
 	}
 	memcpy(skeys, template, sizeof(skeys));
-	skeys[0].sk_argument = PointerGetDatum(key->scope);
-	skeys[1].sk_argument = PointerGetDatum(key->key);
+	skeys[0].sk_argument = PointerGetDatum(key->key);
+	skeys[1].sk_argument = PointerGetDatum(key->scope);
 
 	scan = idem_index_beginscan(store->rel, idem_store_pkey(store), snapshot, 2);
 	index_rescan(scan, skeys, 2, NULL, 0);

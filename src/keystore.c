@@ -36,7 +36,7 @@ static const struct
 {
 	{"scope", TEXTOID},
 	{"key", TEXTOID},
-	{"owner", NAMEOID},
+	{"owner", TEXTOID},
 	{"created_at", TIMESTAMPTZOID},
 	{"reserved_at", TIMESTAMPTZOID},
 	{"token", INT8OID},

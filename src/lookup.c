@@ -12,12 +12,12 @@
 
 PG_FUNCTION_INFO_V1(idem_lookup);
 
-/* The public columns: all but the token and the fingerprint */
+/* The public columns: all but the token */
 static const AttrNumber public_columns[] = {
 	Anum_idem_scope, Anum_idem_key, Anum_idem_status, Anum_idem_attempt,
 	Anum_idem_maybe_ran, Anum_idem_owner, Anum_idem_holder,
 	Anum_idem_created_at, Anum_idem_reserved_at, Anum_idem_completed_at,
-	Anum_idem_expires_at, Anum_idem_result
+	Anum_idem_expires_at, Anum_idem_result, Anum_idem_fingerprint
 };
 
 /* Add the row to the result, a lapsed lease as everybody is told of it */
@@ -64,8 +64,8 @@ idem_lookup(PG_FUNCTION_ARGS)
 	idem_look(&look, &store, &key);
 	if (look.row.state != IDEM_STATE_ABSENT)
 	{
-		if (!idem_may_act(&look.row))
-			idem_report_denied(&key);
+		if (!idem_may_settle(&look.row))
+			idem_report_denied(&key, &look.row);
 		put_row(rsinfo, &look.row);
 	}
 	idem_look_end(&look);

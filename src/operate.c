@@ -41,7 +41,7 @@ typedef struct OperatorCall
 	bool		result_isnull;
 	bool		force;
 	bool		create_missing;
-	Name		owner;			/* of a key that is created; NULL: as ever */
+	text	   *owner;			/* of a key that is created */
 
 	/* what came of it */
 	bool		answer;
@@ -94,11 +94,24 @@ check_combination(OperatorCall *call, FunctionCallInfo fcinfo)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("result, ttl and create_missing cannot be combined with status \"released\"")));
-	if (call->owner && !call->create_missing)
+	if (!PG_ARGISNULL(ARG_OWNER) && !call->create_missing)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("owner can only be given with create_missing"),
 				 errhint("A key that is there keeps its owner.")));
+}
+
+/* Who is to own a key that is created: a role that exists, or as ever */
+static text *
+owner_from_args(FunctionCallInfo fcinfo)
+{
+	char	   *name;
+
+	if (PG_ARGISNULL(ARG_OWNER))
+		return idem_owner_for_new();
+	name = NameStr(*PG_GETARG_NAME(ARG_OWNER));
+	(void) get_role_oid(name, false);
+	return cstring_to_text(name);
 }
 
 static void
@@ -108,15 +121,27 @@ resolve_from_args(OperatorCall *call, FunctionCallInfo fcinfo)
 	call->status = status_from_args(fcinfo);
 	call->result_isnull = !idem_result_from_args(fcinfo, ARG_RESULT,
 												 &call->result);
-	(void) idem_ttl_end(idem_interval_from_args(fcinfo, ARG_TTL), idem_result_ttl,
+	(void) idem_ttl_end(IDEM_MEMORY, idem_interval_from_args(fcinfo, ARG_TTL),
 						GetCurrentTimestamp());
 	call->force = !PG_ARGISNULL(ARG_FORCE) && PG_GETARG_BOOL(ARG_FORCE);
 	call->create_missing = !PG_ARGISNULL(ARG_CREATE) &&
 		PG_GETARG_BOOL(ARG_CREATE);
-	call->owner = PG_ARGISNULL(ARG_OWNER) ? NULL : PG_GETARG_NAME(ARG_OWNER);
 	check_combination(call, fcinfo);
-	if (call->owner)
-		(void) get_role_oid(NameStr(*call->owner), false);
+
+	/* as long as the current user is the operator */
+	if (call->create_missing)
+		call->owner = owner_from_args(fcinfo);
+}
+
+/*
+ * Refuse the call.  The error rolls back whatever the table could tell of it,
+ * and a wrong guess at a result must leave a trace: the server's log has it.
+ */
+static void
+refuse(OperatorCall *call, IdemError error, const IdemRow *row)
+{
+	idem_audit_refused(call->action, &call->key);
+	idem_report(error, &call->key, row);
 }
 
 /* May the outcome be recorded over what was seen? */
@@ -130,11 +155,11 @@ judge_resolve(OperatorCall *call, IdemLook *look)
 		case IDEM_STATE_ABSENT:
 			if (call->create_missing)
 				return look->found ? REPLACE : INSERT;
-			idem_report(IDEM_NOT_RESOLVABLE, &call->key, row);
+			refuse(call, IDEM_NOT_RESOLVABLE, row);
 			break;
 		case IDEM_STATE_RUNNING:
 			if (!call->force)
-				idem_report(IDEM_LEASED, &call->key, row);
+				refuse(call, IDEM_LEASED, row);
 			break;
 		case IDEM_STATE_UNKNOWN:
 			break;
@@ -143,14 +168,14 @@ judge_resolve(OperatorCall *call, IdemLook *look)
 			if (call->status == IDEM_RELEASED)
 				return NOTHING_TO_DO;
 			if (!call->create_missing)
-				idem_report(IDEM_NOT_RESOLVABLE, &call->key, row);
+				refuse(call, IDEM_NOT_RESOLVABLE, row);
 			break;
 		case IDEM_STATE_DONE:
 		case IDEM_STATE_FAILED:
 			if (row->status == call->status &&
 				idem_same_result(row, call->result, call->result_isnull))
 				return NOTHING_TO_DO;
-			idem_report(IDEM_SETTLED, &call->key, row);
+			refuse(call, IDEM_RESOLVED, row);
 			break;
 	}
 	return UPDATE;
@@ -165,10 +190,10 @@ judge_forget(OperatorCall *call, IdemLook *look)
 		case IDEM_STATE_ABSENT:
 			return NOTHING_TO_DO;
 		case IDEM_STATE_RUNNING:
-			idem_report(IDEM_LEASED, &call->key, &look->row);
+			refuse(call, IDEM_LEASED, &look->row);
 			break;
 		case IDEM_STATE_UNKNOWN:
-			idem_report(IDEM_UNRESOLVED, &call->key, &look->row);
+			refuse(call, IDEM_UNRESOLVED, &look->row);
 			break;
 		default:
 			break;
@@ -180,8 +205,9 @@ judge_forget(OperatorCall *call, IdemLook *look)
 static void
 fill_resolved(OperatorCall *call, TupleTableSlot *slot, TimestampTz now)
 {
-	TimestampTz end = idem_ttl_end(idem_interval_from_args(call->fcinfo, ARG_TTL),
-								   idem_result_ttl, now);
+	TimestampTz end = idem_ttl_end(IDEM_MEMORY,
+								   idem_interval_from_args(call->fcinfo, ARG_TTL),
+								   now);
 
 	idem_row_set(slot, Anum_idem_expires_at, TimestampTzGetDatum(end));
 	if (call->status == IDEM_RELEASED)
@@ -212,16 +238,10 @@ fill_forgotten(TupleTableSlot *slot, TimestampTz now)
 static void
 fill_created(OperatorCall *call, TupleTableSlot *slot, TimestampTz now)
 {
-	Name		owner = palloc0(sizeof(NameData));
-
-	if (call->owner)
-		namestrcpy(owner, NameStr(*call->owner));
-	else
-		idem_owner_for_new(owner);
 	idem_row_set(slot, Anum_idem_scope, PointerGetDatum(call->key.scope));
 	idem_row_set(slot, Anum_idem_key, PointerGetDatum(call->key.key));
 	idem_row_set(slot, Anum_idem_attempt, Int32GetDatum(1));
-	idem_row_set(slot, Anum_idem_owner, NameGetDatum(owner));
+	idem_row_set(slot, Anum_idem_owner, PointerGetDatum(call->owner));
 	idem_row_set(slot, Anum_idem_created_at, TimestampTzGetDatum(now));
 	idem_row_set(slot, Anum_idem_reserved_at, TimestampTzGetDatum(now));
 	slot->tts_isnull[Anum_idem_fingerprint - 1] = true;
@@ -288,16 +308,22 @@ write_over(OperatorCall *call, IdemStore *store, IdemWriter *writer,
 	return idem_writer_update(writer, tid, verdict == REPLACE);
 }
 
-/* Write as the verdict has it; false if the key changed under our hands */
+/*
+ * Write as the verdict has it, as the table's owner; false if the key changed
+ * under our hands
+ */
 static bool
 write_row(OperatorCall *call, IdemStore *store, IdemLook *look,
 		  Verdict verdict)
 {
-	IdemWriter *writer = idem_writer_open(store, &call->key);
+	IdemCaller	operator;
+	IdemWriter *writer;
 	IdemWriteResult result;
 	IdemRow		stored;
 	int64		token = 0;
 
+	idem_become_owner(&operator, store->rel->rd_rel->relowner);
+	writer = idem_writer_open(store, &call->key);
 	if (verdict == INSERT)
 		result = write_new(call, store, writer, look, &token);
 	else
@@ -310,6 +336,7 @@ write_row(OperatorCall *call, IdemStore *store, IdemLook *look,
 		call->answer = true;
 	}
 	idem_writer_close(writer);
+	idem_become_caller(&operator);
 	return result == IDEM_WRITTEN;
 }
 
@@ -427,10 +454,15 @@ idem_forget(PG_FUNCTION_ARGS)
 Datum
 idem_memory_end(PG_FUNCTION_ARGS)
 {
-	text	   *status = PG_GETARG_TEXT_PP(0);
-	TimestampTz end = PG_GETARG_TIMESTAMPTZ(1);
 	const char *in_progress = idem_status_name(IDEM_IN_PROGRESS);
+	text	   *status;
+	TimestampTz end;
 
+	/* its owner can make it one that is called for NULL as well */
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		PG_RETURN_NULL();
+	status = PG_GETARG_TEXT_PP(0);
+	end = PG_GETARG_TIMESTAMPTZ(1);
 	if (!TIMESTAMP_NOT_FINITE(end) &&
 		VARSIZE_ANY_EXHDR(status) == strlen(in_progress) &&
 		memcmp(VARDATA_ANY(status), in_progress, strlen(in_progress)) == 0)

@@ -13,17 +13,24 @@
 #include "utils/builtins.h"
 
 /*
- * The current user is no member of the row's owner.  Says nothing about the
- * row.
+ * The current user may not act for the row's owner.  Says nothing else about
+ * the row.
  */
 void
-idem_report_denied(const IdemKey *key)
+idem_report_denied(const IdemKey *key, const IdemRow *row)
 {
+	bool		gone = idem_owner_is_gone(row);
+
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for idempotency key"),
+			 gone ?
+			 errdetail("Key \"%s\" in scope \"%s\" belongs to a role that does not exist any more.",
+					   text_to_cstring(key->key), text_to_cstring(key->scope)) :
 			 errdetail("Key \"%s\" in scope \"%s\" belongs to a role that the current user is not a member of.",
 					   text_to_cstring(key->key), text_to_cstring(key->scope)),
+			 gone ?
+			 errhint("An operator can settle or free the key, and the owner of the database give it to another role.") :
 			 errhint("Roles that share keys need a common \"%s\"; others should use different scopes.",
 					 "idem_tool.owner")));
 }
@@ -84,6 +91,11 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 			ERRCODE_IDEM_SETTLED,
 			gettext_noop("idempotency key is already settled with another outcome"),
 			gettext_noop("The first outcome stays; look it up with idem_lookup.")
+		},
+		[IDEM_RESOLVED] = {
+			ERRCODE_IDEM_SETTLED,
+			gettext_noop("idempotency key is already settled with another outcome"),
+			gettext_noop("The first outcome stays; idem_forget frees the key, so that its action can run again.")
 		},
 		[IDEM_NOT_RESOLVABLE] = {
 			ERRCODE_IDEM_NO_RESERVATION,

@@ -27,10 +27,12 @@
 #define ARG_TAKEOVER	4
 #define ARG_HOLDER		5
 #define ARG_SCOPE		6
+#define ARG_TWO_PHASE	7
 
 /* Lengths of the argument types, for callsite.c */
 static const int arglens[] = {
-	-1, sizeof(Interval), -1, sizeof(Interval), sizeof(Interval), -1, -1
+	-1, sizeof(Interval), -1, sizeof(Interval), sizeof(Interval), -1, -1,
+	IDEM_BY_VALUE
 };
 
 /* One call of idem_reserve */
@@ -77,7 +79,7 @@ request_from_args(IdemReserveRequest *request, FunctionCallInfo fcinfo)
 	request->ttl = idem_interval_from_args(fcinfo, ARG_TTL);
 
 	/* for its errors: the lease will begin when the row is written */
-	(void) idem_ttl_end(request->ttl, idem_reservation_ttl,
+	(void) idem_ttl_end(IDEM_LEASE, request->ttl,
 						GetCurrentTimestamp());
 
 	request->wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
@@ -122,8 +124,8 @@ judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 		idem_made_here(look, store, &request->key))
 		return IN_OUR_HANDS;
 
-	if (!idem_may_act(row))
-		idem_report_denied(&request->key);
+	if (!idem_may_reserve(row))
+		idem_report_denied(&request->key, row);
 
 	if (request->fingerprint != NULL &&
 		!row->slot->tts_isnull[Anum_idem_fingerprint - 1] &&
@@ -148,14 +150,11 @@ judge(ReserveCall *call, IdemLook *look, IdemStore *store)
 static void
 fill_new(ReserveCall *call, TupleTableSlot *slot, TimestampTz now)
 {
-	Name		owner = palloc0(sizeof(NameData));
-
-	idem_owner_for_new(owner);
 	idem_row_set(slot, Anum_idem_scope, PointerGetDatum(call->request->key.scope));
 	idem_row_set(slot, Anum_idem_key, PointerGetDatum(call->request->key.key));
 	idem_row_set(slot, Anum_idem_attempt, Int32GetDatum(1));
 	idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(false));
-	idem_row_set(slot, Anum_idem_owner, NameGetDatum(owner));
+	idem_row_set(slot, Anum_idem_owner, PointerGetDatum(idem_owner_for_new()));
 	idem_row_set(slot, Anum_idem_created_at, TimestampTzGetDatum(now));
 	slot->tts_isnull[Anum_idem_fingerprint - 1] = true;
 }
@@ -183,7 +182,7 @@ fill_reservation(ReserveCall *call, IdemStore *store, TupleTableSlot *slot,
 {
 	TimestampTz now = GetCurrentTimestamp();
 	const IdemReserveRequest *request = call->request;
-	TimestampTz end = idem_ttl_end(request->ttl, idem_reservation_ttl, now);
+	TimestampTz end = idem_ttl_end(IDEM_LEASE, request->ttl, now);
 	int64		old_token = verdict == INSERT ? 0 : old->token;
 
 	if (verdict != INSERT)
@@ -419,12 +418,13 @@ idem_reserve_key(const IdemReserveRequest *request,
 }
 
 /*
- * idem_reserve(key, ttl, request, wait, takeover, holder, scope) → one row
+ * idem_reserve(key, ttl, request, wait, takeover, holder, scope, two_phase)
+ *		→ one row
  *
  * Reserves the key, or says what has become of it.  The intervals count from
  * the server's clock_timestamp().  Errors: 22023 and 22004 for bad arguments,
  * 42501, IK001, 25006 where it would have to write in a read only
- * transaction, 55P03 when lock_timeout is shorter than the wait, 55000 when a
+ * transaction, 25001 in a transaction block with two_phase, 55P03 when lock_timeout is shorter than the wait, 55000 when a
  * trigger vetoes the reservation.
  */
 Datum
@@ -437,6 +437,9 @@ idem_reserve(PG_FUNCTION_ARGS)
 	if (given == NULL)
 	{
 		request_from_args(&request, fcinfo);
+		if (PG_ARGISNULL(ARG_TWO_PHASE) ? idem_two_phase :
+			PG_GETARG_BOOL(ARG_TWO_PHASE))
+			idem_require_autocommit("idem_reserve()");
 		idem_reserve_key(&request, &outcome);
 		given = outcome.answer;
 		idem_callsite_remember(fcinfo, arglens, given);

@@ -61,7 +61,9 @@ idem_row_status(TupleTableSlot *slot)
 	bool		isnull;
 	Datum		status = slot_getattr(slot, Anum_idem_status, &isnull);
 
-	switch (*VARDATA_ANY(DatumGetPointer(status)))
+	/* whoever took the constraint away may have left it empty */
+	switch (VARSIZE_ANY_EXHDR(DatumGetPointer(status)) > 0 ?
+			*VARDATA_ANY(DatumGetPointer(status)) : '\0')
 	{
 		case 'i':
 			return IDEM_IN_PROGRESS;

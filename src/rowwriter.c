@@ -131,7 +131,10 @@ idem_writer_open(IdemStore *store, const IdemKey *key)
 	writer->estate->es_output_cid = GetCurrentCommandId(true);
 	ExecClearTuple(writer->slot);
 	if (writer->rri.ri_TrigDesc)
+	{
+		idem_check_triggers(store->rel);
 		AfterTriggerBeginQuery();
+	}
 	return writer;
 }
 

@@ -119,7 +119,7 @@ idem_run(PG_FUNCTION_ARGS)
 	result_ttl = idem_interval_from_args(fcinfo, ARG_TTL);
 
 	/* refuse a bad ttl before anything runs */
-	(void) idem_ttl_end(result_ttl, idem_result_ttl, GetCurrentTimestamp());
+	(void) idem_ttl_end(IDEM_MEMORY, result_ttl, GetCurrentTimestamp());
 
 	signature = idem_function_signature(function);
 	request.fingerprint = idem_call_fingerprint(signature, args);

@@ -135,8 +135,8 @@ judge(SettleCall *call, IdemLook *look, IdemStore *store)
 		row->state == IDEM_STATE_UNKNOWN;
 	bool		lenient = call->kind == RELEASE || call->kind == ABANDON;
 
-	if (row->state != IDEM_STATE_ABSENT && !idem_may_act(row))
-		idem_report_denied(&call->key);
+	if (row->state != IDEM_STATE_ABSENT && !idem_may_settle(row))
+		idem_report_denied(&call->key, row);
 
 	/* made for a finally block: must not mask the first error */
 	if (lenient && !in_progress)
@@ -191,7 +191,7 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 	{
 		case COMPLETE:
 		case FAIL:
-			end = idem_ttl_end(call->ttl, idem_result_ttl, now);
+			end = idem_ttl_end(IDEM_MEMORY, call->ttl, now);
 			idem_row_set(slot, Anum_idem_maybe_ran, BoolGetDatum(false));
 			idem_row_set(slot, Anum_idem_completed_at,
 						 TimestampTzGetDatum(now));
@@ -199,13 +199,13 @@ fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
 								  call->result_isnull);
 			break;
 		case RELEASE:
-			end = idem_seconds_after(now, idem_result_ttl);
+			end = idem_ttl_end(IDEM_MEMORY, NULL, now);
 			break;
 		case ABANDON:
 			end = idem_seconds_after(now, idem_unknown_ttl);
 			break;
 		case EXTEND:
-			end = idem_ttl_end(call->ttl, idem_reservation_ttl, now);
+			end = idem_ttl_end(IDEM_LEASE, call->ttl, now);
 			if (old->state == IDEM_STATE_RUNNING)
 				end = Max(end, old->expires_at);
 			break;
@@ -324,7 +324,8 @@ settle(SettleCall *call)
 	TransactionId rival;
 
 	/* for its errors: the time counts from the moment of writing */
-	(void) idem_ttl_end(call->ttl, idem_result_ttl, GetCurrentTimestamp());
+	(void) idem_ttl_end(call->kind == EXTEND ? IDEM_LEASE : IDEM_MEMORY,
+						call->ttl, GetCurrentTimestamp());
 
 	/* as any UPDATE waits: lock_timeout and deadlock detection apply */
 	while (!attempt(call, &rival))

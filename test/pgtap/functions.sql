@@ -31,7 +31,8 @@ INSERT INTO expected VALUES
  'request jsonb DEFAULT NULL::jsonb, '
  'wait interval DEFAULT ''00:00:00''::interval, '
  'takeover interval DEFAULT NULL::interval, '
- 'holder text DEFAULT NULL::text, scope text DEFAULT NULL::text',
+ 'holder text DEFAULT NULL::text, scope text DEFAULT NULL::text, '
+ 'two_phase boolean DEFAULT NULL::boolean',
  'idem_answer', 'c', 'v', 'u', false),
 ('idem_complete',
  'key text, result jsonb DEFAULT NULL::jsonb, token bigint DEFAULT 0, '
@@ -54,11 +55,12 @@ INSERT INTO expected VALUES
 ('idem_lookup',
  'key text, scope text DEFAULT NULL::text',
  'TABLE(scope text, key text, status text, attempt integer, '
- 'maybe_ran boolean, owner name, holder text, '
+ 'maybe_ran boolean, owner text, holder text, '
  'created_at timestamp with time zone, '
  'reserved_at timestamp with time zone, '
  'completed_at timestamp with time zone, '
- 'expires_at timestamp with time zone, result jsonb)',
+ 'expires_at timestamp with time zone, result jsonb, '
+ 'fingerprint bytea)',
  'c', 'v', 'u', false),
 ('idem_resolve',
  'key text, status text, result jsonb DEFAULT NULL::jsonb, '
@@ -95,9 +97,15 @@ INSERT INTO expected VALUES
  'OUT "position" bigint, OUT table_pages bigint, OUT revolution interval, '
  'OUT since timestamp with time zone',
  'SETOF record', 'c', 'v', 's', false),
+('idem_may_act', 'owner text', 'boolean', 'c', 's', 's', true),
+('idem_set_privileges', 'role regrole, part text, grants boolean',
+ 'void', 'plpgsql', 'v', 'u', false),
 ('idem_grant',
  'role regrole, part text DEFAULT ''caller''::text',
- 'void', 'plpgsql', 'v', 'u', false);
+ 'void', 'sql', 'v', 'u', false),
+('idem_revoke',
+ 'role regrole, part text DEFAULT ''caller''::text',
+ 'void', 'sql', 'v', 'u', false);
 
 -- those of gate.sql
 CREATE TEMP TABLE gate AS
@@ -154,10 +162,11 @@ SELECT is_empty(
 	$$SELECT proname FROM functions JOIN pg_language AS l ON l.oid = prolang
 	  WHERE lanname = 'c' AND proconfig IS NOT NULL$$,
 	'those in C set nothing');
--- what is not in C must not depend on the caller's search_path
+-- what is neither in C nor parsed already must not depend on the caller's
+-- search_path
 SELECT is_empty(
 	$$SELECT proname FROM functions JOIN pg_language AS l ON l.oid = prolang
-	  WHERE lanname <> 'c'
+	  WHERE lanname <> 'c' AND prosqlbody IS NULL
 	  AND proconfig IS DISTINCT FROM '{"search_path=pg_catalog, pg_temp"}'$$,
 	'the others bring their own search_path');
 

@@ -35,7 +35,7 @@ SELECT is_empty(
 				 aclexplode(coalesce(proacl, acldefault(''f'', proowner)))
 			WHERE oid = %s AND grantee <> proowner', oid),
 	'nobody but the owner may execute ' || proname)
-FROM functions ORDER BY proname COLLATE "C";
+FROM functions WHERE proname <> 'idem_may_act' ORDER BY proname COLLATE "C";
 SELECT is_empty(
 	format('SELECT privilege_type
 			FROM relations,
@@ -47,20 +47,26 @@ SELECT is_empty(
 	$$SELECT attname FROM relations AS c JOIN pg_attribute ON attrelid = c.oid
 	  WHERE attacl IS NOT NULL$$,
 	'nor on single columns');
+SELECT ok(has_function_privilege('public', 'public.idem_may_act(text)', 'EXECUTE'),
+		  'but for the condition of a policy');
 SELECT is_empty(
-	$$SELECT proname FROM functions WHERE proowner <>
-	  (SELECT extowner FROM pg_extension WHERE extname = 'idem_tool')$$,
-	'functions belong to the owner of the extension');
+	$$SELECT proname FROM functions WHERE proowner <> 'pg_database_owner'::regrole$$,
+	'functions belong to the owner of the database');
 SELECT is_empty(
-	$$SELECT relname FROM relations WHERE relowner <>
-	  (SELECT extowner FROM pg_extension WHERE extname = 'idem_tool')$$,
+	$$SELECT relname FROM relations WHERE relowner <> 'pg_database_owner'::regrole$$,
 	'so do tables, views and sequences');
+SELECT is_empty(
+	$$SELECT typname FROM pg_type JOIN pg_depend ON classid = 'pg_type'::regclass AND objid = pg_type.oid
+	  WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+	  AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem_tool')
+	  AND typowner <> 'pg_database_owner'::regrole$$,
+	'and types');
 
 -- the same as a role sees it
 CREATE ROLE regress_idem_nobody;
 SELECT ok(NOT has_function_privilege('regress_idem_nobody', oid, 'EXECUTE'),
 		  'a new role may not execute ' || proname)
-FROM functions ORDER BY proname COLLATE "C";
+FROM functions WHERE proname <> 'idem_may_act' ORDER BY proname COLLATE "C";
 SELECT ok(NOT has_table_privilege('regress_idem_nobody', oid,
 								  'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, '
 								  'REFERENCES, TRIGGER'),
@@ -84,7 +90,8 @@ SELECT public.idem_grant('regress_idem_monitor', 'monitor') \gset ignored_
 -- but for those that only compute: keys, fingerprints
 PREPARE executable(name) AS
 SELECT proname::text FROM functions
-WHERE has_function_privilege($1, oid, 'EXECUTE') AND provolatile <> 'i';
+WHERE has_function_privilege($1, oid, 'EXECUTE') AND provolatile <> 'i'
+AND proname <> 'idem_may_act';
 SELECT set_eq(
 	$$EXECUTE executable('regress_idem_caller')$$,
 	ARRAY['idem_reserve', 'idem_complete', 'idem_fail', 'idem_release',
@@ -104,14 +111,17 @@ SELECT table_privs_are('public', relname, 'regress_idem_caller',
 					   ARRAY[]::text[], 'a caller has no use for ' || relname)
 FROM relations WHERE relkind <> 'S' ORDER BY relname COLLATE "C";
 SELECT table_privs_are('public', relname, 'regress_idem_operator',
-					   CASE relname WHEN 'idem_tools'
-					   THEN ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']
-					   ELSE ARRAY['SELECT'] END,
+					   ARRAY['SELECT'],
 					   'an operator uses ' || relname)
 FROM relations WHERE relkind <> 'S' ORDER BY relname COLLATE "C";
 SELECT table_privs_are('public', relname, 'regress_idem_monitor',
 					   ARRAY['SELECT'], 'a monitor reads ' || relname)
-FROM relations WHERE relkind <> 'S' ORDER BY relname COLLATE "C";
+FROM relations WHERE relkind <> 'S' AND relname <> 'idem_audit' ORDER BY relname COLLATE "C";
+SELECT is(string_agg(attname, ' ' ORDER BY attnum),
+		  'at role session_role action old_status new_status',
+		  'a monitor reads what operators did, but not to which keys')
+FROM pg_attribute WHERE attrelid = 'public.idem_audit'::regclass AND attnum > 0
+AND has_column_privilege('regress_idem_monitor', attrelid, attnum, 'SELECT');
 SELECT sequence_privs_are('public', relname, role, ARRAY[]::text[],
 						  role || ' has no use for ' || relname)
 FROM relations, unnest(ARRAY['regress_idem_caller', 'regress_idem_operator',
@@ -121,6 +131,20 @@ SELECT is_empty(
 	$$SELECT proname FROM functions, aclexplode(proacl)
 	  WHERE is_grantable AND grantee <> proowner$$,
 	'nobody may pass on what idem_grant gave him');
+
+
+-- idem_revoke takes all of it back, but for the schema
+SELECT public.idem_revoke('regress_idem_caller') \gset ignored_
+SELECT public.idem_revoke('regress_idem_operator', 'operator') \gset ignored_
+SELECT public.idem_revoke('regress_idem_monitor', 'monitor') \gset ignored_
+SELECT is_empty(
+	$$SELECT proname, grantee::regrole FROM functions, aclexplode(proacl)
+	  WHERE grantee <> proowner AND grantee <> 0
+	  UNION ALL SELECT relname, grantee::regrole FROM relations, aclexplode(relacl)
+	  WHERE grantee <> relowner
+	  UNION ALL SELECT attname, grantee::regrole FROM relations AS c
+	  JOIN pg_attribute ON attrelid = c.oid, aclexplode(attacl)$$,
+	'idem_revoke takes back what idem_grant gave');
 
 SELECT * FROM finish();
 ROLLBACK;

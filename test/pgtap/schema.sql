@@ -76,7 +76,7 @@ SELECT is(reloptions, '{fillfactor=50}', 'it has a fillfactor')
 FROM relations WHERE relname = 'idempotency_keys';
 
 SELECT is(pg_temp.columns_of('idempotency_keys'),
-	'scope text not null "C", key text not null "C", owner name not null, '
+	'scope text not null "C", key text not null "C", owner text not null "C", '
 	'created_at timestamp with time zone not null, '
 	'reserved_at timestamp with time zone not null, '
 	'token bigint not null, attempt integer not null, fingerprint bytea, '
@@ -105,7 +105,7 @@ SELECT set_eq(
 	  FROM pg_constraint
 	  WHERE conrelid = 'public.idempotency_keys'::regclass
 	  AND contype <> 'n'$$,
-	$$VALUES ('idempotency_keys_pkey', 'p', false, true, '{1,2}'),
+	$$VALUES ('idempotency_keys_pkey', 'p', false, true, '{2,1}'),
 			 ('idempotency_keys_status_check', 'c', false, true, '{13}')$$,
 	'constraints: the primary key, which cannot be deferred, and a check');
 SELECT set_eq(
@@ -114,7 +114,7 @@ SELECT set_eq(
 	  FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid
 		   JOIN pg_am AS a ON a.oid = relam
 	  WHERE indrelid = 'public.idempotency_keys'::regclass$$,
-	ARRAY['idempotency_keys_pkey btree t t 1 2 t t'],
+	ARRAY['idempotency_keys_pkey btree t t 2 1 t t'],
 	'no index but that of the primary key');
 
 CREATE FUNCTION pg_temp.put(status text, key text DEFAULT 'k') RETURNS void
@@ -167,7 +167,7 @@ SELECT is(pg_temp.columns_of('idem_audit'),
 SELECT is(relpersistence::text || relkind::text, 'pr', 'the audit is permanent')
 FROM relations WHERE relname = 'idem_audit';
 SELECT is(pg_temp.columns_of('idem_stuck'),
-	'scope text "C", key text "C", owner name, holder text, '
+	'scope text "C", key text "C", owner text "C", holder text, '
 	'attempt integer, maybe_ran boolean, '
 	'created_at timestamp with time zone, '
 	'reserved_at timestamp with time zone, '
@@ -180,14 +180,24 @@ FROM relations WHERE relname = 'idem_stuck';
 --
 -- Row security
 --
-SELECT policies_are('public', 'idempotency_keys',
-					ARRAY['idempotency_keys_members'], 'one policy');
-SELECT policy_cmd_is('public', 'idempotency_keys', 'idempotency_keys_members',
-					 'SELECT', 'for reading');
-SELECT is(concat_ws(' ', polroles, polpermissive, polqual IS NOT NULL,
-					polwithcheck IS NULL), '{0} t t t',
-		  'for everybody, permissive, with a condition for what is read')
-FROM pg_policy WHERE polrelid = 'public.idempotency_keys'::regclass;
+SELECT set_eq(
+	$$SELECT relname::text, polname::text, polcmd, polroles::regrole[]::text,
+			 pg_get_expr(polqual, polrelid) AS qual, pg_get_expr(polwithcheck, polrelid) AS wcheck
+	  FROM relations AS c JOIN pg_policy ON polrelid = c.oid WHERE polroles <> '{0}'$$,
+	$$SELECT relname, relname || '_owner' AS polname, '*'::"char" AS polcmd, '{pg_database_owner}' AS polroles,
+			 'true' AS qual, 'true' AS wcheck
+	  FROM unnest('{idempotency_keys,idem_audit,idem_tools}'::text[]) AS relname$$,
+	'the owner may everything, also where row security is forced');
+SELECT set_eq(
+	$$SELECT relname::text, polname::text, polcmd, polpermissive, polqual IS NOT NULL AS qual, polwithcheck IS NULL AS wcheck
+	  FROM relations AS c JOIN pg_policy ON polrelid = c.oid WHERE polroles = '{0}'$$,
+	$$VALUES ('idempotency_keys', 'idempotency_keys_members', 'r'::"char", true, true, true),
+			 ('idem_audit', 'idem_audit_operators', 'r', true, true, true),
+			 ('idem_tools', 'idem_tools_operators', 'r', true, true, true)$$,
+	'others read, on a condition');
+SELECT is_empty(
+	$$SELECT relname FROM relations WHERE relkind = 'r' AND NOT relrowsecurity$$,
+	'no table is without row security');
 
 --
 -- pg_dump carries all rows and the sequence

@@ -355,7 +355,7 @@ CREATE TABLE scopes (scope text PRIMARY KEY);
 INSERT INTO scopes VALUES ('');
 ALTER TABLE idempotency_keys ADD FOREIGN KEY (scope) REFERENCES scopes;
 CREATE TABLE charge (scope text DEFAULT '', key text,
-	FOREIGN KEY (scope, key) REFERENCES idempotency_keys);
+	FOREIGN KEY (scope, key) REFERENCES idempotency_keys (scope, key));
 INSERT INTO charge SELECT '', key FROM known;
 
 CREATE FUNCTION before_row() RETURNS trigger LANGUAGE plpgsql AS $$

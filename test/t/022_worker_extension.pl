@@ -120,7 +120,7 @@ sleep 1;
 $node->safe_psql('postgres', forgotten('ref', 300) . forgotten('free', 300));
 $node->safe_psql('postgres', forgotten('bad', 300) . <<'SQL');
 CREATE TABLE charge (scope text COLLATE "C" DEFAULT '', key text COLLATE "C",
-	FOREIGN KEY (scope, key) REFERENCES idempotency_keys);
+	FOREIGN KEY (scope, key) REFERENCES idempotency_keys (scope, key));
 INSERT INTO charge SELECT '', key FROM idempotency_keys WHERE key LIKE 'ref%1';
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN IF OLD.key LIKE 'bad%7' THEN RAISE 'not this one'; END IF; RETURN OLD; END $$;
