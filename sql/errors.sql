@@ -29,6 +29,13 @@ FROM unnest(ARRAY['idem_complete', 'idem_fail', 'idem_extend']) AS function,
 	 error_of(format('SELECT %s(%L, token => -1)', function, state)) AS error
 WHERE state <> 'absent' GROUP BY function ORDER BY function;
 
+-- one that the key never had: of another key, or of none
+SELECT error_of('SELECT idem_complete(''done'', token => 9223372036854775807)');
+SELECT error_of(format('SELECT idem_complete(''mine'', token => %s)',
+					   token - 1))
+FROM idem_reserve('mine');
+SELECT idem_release('mine', token) FROM idempotency_keys WHERE key = 'mine';
+
 -- IK003: no token
 SELECT error_of(format('SELECT idem_complete(%L)', state))
 FROM states ORDER BY nr;

@@ -7,7 +7,7 @@
  *
  *	args.c		validate and default what the caller passed
  *	keyprobe.c	look at the key: absent, committed, or in a rival's hands
- *	reserve.c, settle.c, lookup.c
+ *	reserve.c, settle.c, claim.c, lookup.c
  *				judge what was seen, by the clock and by who asks
  *	keystore.c	the table: its objects, opened and locked
  *	row.c		the state of a row, the columns of a new version
@@ -136,9 +136,11 @@ typedef enum IdemState
 typedef enum IdemError
 {
 	IDEM_MISMATCH,				/* IK001 */
-	IDEM_LOST,					/* IK002 */
+	IDEM_LOST,					/* IK002: taken over */
+	IDEM_WRONG_TOKEN,			/* IK002: never this key's, or long ago */
 	IDEM_NO_TOKEN,				/* IK003: not this transaction's, no token */
 	IDEM_NOT_RESERVED,			/* IK003: absent or released */
+	IDEM_NOT_COMMITTED,			/* IK003: made by a transaction that is open */
 	IDEM_SETTLED,				/* IK004 */
 
 	/* an operator's */
@@ -192,6 +194,8 @@ typedef struct IdemLook
 	IdemRow		row;
 	TransactionId rival;		/* another transaction's uncommitted change */
 	bool		rival_writes;	/* ... which does not merely expire the row */
+	int64		token;			/* to look for in what the rival wrote, or 0 */
+	bool		rival_has_token;	/* it is there */
 	TimestampTz now;			/* the moment the state was judged at */
 } IdemLook;
 
@@ -334,6 +338,17 @@ extern IdemWriteResult idem_writer_update(IdemWriter *writer,
 										  ItemPointer tid, bool anew);
 extern void idem_writer_close(IdemWriter *writer);
 extern void idem_writer_forget(void);
+
+/* claim.c */
+typedef enum IdemClaim
+{
+	IDEM_CLAIM_HOLDS,			/* the reservation is the caller's */
+	IDEM_CLAIM_DEPENDS,			/* ... unless a rival's change is committed */
+	IDEM_CLAIM_VOID				/* nothing of his to give back */
+} IdemClaim;
+
+extern IdemClaim idem_claim(const IdemKey *key, int64 token, bool lenient,
+							IdemLook *look, IdemStore *store);
 
 /* settle.c */
 extern bool idem_same_result(const IdemRow *row, Datum result,

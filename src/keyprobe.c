@@ -131,6 +131,7 @@ look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 		idem_row_has_key(look->row.slot, key);
 	look->rival = InvalidTransactionId;
 	look->rival_writes = false;
+	look->rival_has_token = false;
 	return look->found;
 }
 
@@ -151,6 +152,18 @@ next_version(IndexScanDesc scan, TupleTableSlot *slot, bool *met_entry)
 	return false;
 }
 
+/* Note what is to be known of a version that is not committed */
+static void
+note_rival(IdemLook *look, TransactionId xid, TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	look->rival = xid;
+	look->rival_writes |= idem_row_status(slot) != IDEM_EXPIRED;
+	look->rival_has_token |= look->token != 0 && look->token ==
+		DatumGetInt64(slot_getattr(slot, Anum_idem_token, &isnull));
+}
+
 /*
  * One dirty look.  On return the slot holds the committed version (or our
  * own), if there is one.  Returns whether the key has an index entry.
@@ -168,6 +181,7 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 	look->found = false;
 	look->rival = InvalidTransactionId;
 	look->rival_writes = false;
+	look->rival_has_token = false;
 
 	scan = begin_scan(store, key, &dirty);
 	while (next_version(scan, look->found ? rivals : slot, &met_entry))
@@ -178,9 +192,7 @@ look_by_index(IdemLook *look, IdemStore *store, const IdemKey *key)
 		 */
 		if (TransactionIdIsValid(dirty.xmin))
 		{
-			look->rival = dirty.xmin;
-			look->rival_writes |=
-				idem_row_status(look->found ? rivals : slot) != IDEM_EXPIRED;
+			note_rival(look, dirty.xmin, look->found ? rivals : slot);
 			continue;
 		}
 
@@ -248,6 +260,7 @@ void
 idem_look_init(IdemLook *look, IdemStore *store)
 {
 	look->row.slot = table_slot_create(store->rel, NULL);
+	look->token = 0;
 }
 
 /*

@@ -77,6 +77,11 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 			gettext_noop("reservation was lost to a later attempt"),
 			gettext_noop("The later attempt reports the outcome; look it up instead of repeating the action.")
 		},
+		[IDEM_WRONG_TOKEN] = {
+			ERRCODE_IDEM_LOST,
+			gettext_noop("token is not this key's"),
+			gettext_noop("Pass the token that idem_reserve returned for this key.")
+		},
 		[IDEM_NO_TOKEN] = {
 			ERRCODE_IDEM_NO_RESERVATION,
 			gettext_noop("no reservation of the current transaction to act on"),
@@ -86,6 +91,11 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 			ERRCODE_IDEM_NO_RESERVATION,
 			gettext_noop("no reservation to act on"),
 			gettext_noop("Reserve the key with idem_reserve first.")
+		},
+		[IDEM_NOT_COMMITTED] = {
+			ERRCODE_IDEM_NO_RESERVATION,
+			gettext_noop("no reservation to act on"),
+			gettext_noop("The reservation may not be committed yet: commit it first, or call in the transaction that made it.")
 		},
 		[IDEM_SETTLED] = {
 			ERRCODE_IDEM_SETTLED,
@@ -114,9 +124,10 @@ idem_report(IdemError error, const IdemKey *key, const IdemRow *row)
 		},
 	};
 
-	if (error == IDEM_MISMATCH || error == IDEM_LOST)
-		idem_count(error == IDEM_LOST ? IDEM_COUNT_LOST :
-				   IDEM_COUNT_MISMATCHED);
+	if (error == IDEM_MISMATCH)
+		idem_count(IDEM_COUNT_MISMATCHED);
+	else if (error == IDEM_LOST || error == IDEM_WRONG_TOKEN)
+		idem_count(IDEM_COUNT_LOST);
 	ereport(ERROR,
 			(errcode(errors[error].sqlstate),
 			 errmsg("%s", _(errors[error].message)),

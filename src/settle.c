@@ -46,7 +46,8 @@ typedef enum SettleVerdict
 {
 	WRITE,
 	ANSWER_TRUE,				/* nothing to write */
-	ANSWER_FALSE
+	ANSWER_FALSE,
+	WAIT						/* for the rival */
 } SettleVerdict;
 
 PG_FUNCTION_INFO_V1(idem_complete);
@@ -83,16 +84,6 @@ idem_same_result(const IdemRow *row, Datum result, bool result_isnull)
 	return compareJsonbContainers(&recorded->root, &given->root) == 0;
 }
 
-/* May a call without a token act on what was found? */
-static bool
-is_own_reservation(SettleCall *call, IdemLook *look, IdemStore *store)
-{
-	if (look->row.state == IDEM_STATE_ABSENT)
-		return false;
-	return idem_made_here(look, store, &call->key) ||
-		idem_session_token(&call->key) == look->row.token;
-}
-
 /* What a call that was successful counts as */
 static IdemCount
 counts_as(SettleKind kind)
@@ -123,35 +114,21 @@ settled_status(SettleKind kind)
 	return status_of[kind];
 }
 
-/*
- * The contract's order: who may act on the row; for release and abandon
- * whether there is anything to give back; whose reservation it is; status.
- */
+/* The contract's order: whose reservation it is, then its status */
 static SettleVerdict
 judge(SettleCall *call, IdemLook *look, IdemStore *store)
 {
 	const IdemRow *row = &look->row;
-	bool		in_progress = row->state == IDEM_STATE_RUNNING ||
-		row->state == IDEM_STATE_UNKNOWN;
 	bool		lenient = call->kind == RELEASE || call->kind == ABANDON;
 
-	if (row->state != IDEM_STATE_ABSENT && !idem_may_settle(row))
-		idem_report_denied(&call->key, row);
-
-	/* made for a finally block: must not mask the first error */
-	if (lenient && !in_progress)
-		return ANSWER_FALSE;
-
-	if (call->token == 0)
+	switch (idem_claim(&call->key, call->token, lenient, look, store))
 	{
-		if (!is_own_reservation(call, look, store))
-			idem_report(IDEM_NO_TOKEN, &call->key, row);
-	}
-	else if (row->state != IDEM_STATE_ABSENT && row->token != call->token)
-	{
-		if (lenient)
+		case IDEM_CLAIM_VOID:
 			return ANSWER_FALSE;
-		idem_report(IDEM_LOST, &call->key, row);
+		case IDEM_CLAIM_DEPENDS:
+			return WAIT;
+		case IDEM_CLAIM_HOLDS:
+			break;
 	}
 
 	switch (row->state)
@@ -291,26 +268,25 @@ attempt(SettleCall *call, TransactionId *rival)
 
 	idem_store_open(&store);
 	idem_look_init(&look, &store);
+	look.token = call->token ? call->token : idem_session_token(&call->key);
 	idem_look(&look, &store, &call->key);
 
-	/* in a read only transaction nothing depends on what the rival does */
-	*rival = XactReadOnly ? InvalidTransactionId : look.rival;
-	if (TransactionIdIsValid(*rival))
-		finished = false;
-	else
+	*rival = InvalidTransactionId;
+	switch (judge(call, &look, &store))
 	{
-		switch (judge(call, &look, &store))
-		{
-			case WRITE:
-				finished = write_settled(call, &store, &look);
-				break;
-			case ANSWER_TRUE:
-				call->answer = true;
-				break;
-			case ANSWER_FALSE:
-				call->answer = false;
-				break;
-		}
+		case WRITE:
+			finished = write_settled(call, &store, &look);
+			break;
+		case ANSWER_TRUE:
+			call->answer = true;
+			break;
+		case ANSWER_FALSE:
+			call->answer = false;
+			break;
+		case WAIT:
+			*rival = look.rival;
+			finished = false;
+			break;
 	}
 
 	idem_look_end(&look);
@@ -327,7 +303,7 @@ settle(SettleCall *call)
 	(void) idem_ttl_end(call->kind == EXTEND ? IDEM_LEASE : IDEM_MEMORY,
 						call->ttl, GetCurrentTimestamp());
 
-	/* as any UPDATE waits: lock_timeout and deadlock detection apply */
+	/* waits as any UPDATE: lock_timeout and deadlock detection apply */
 	while (!attempt(call, &rival))
 	{
 		if (TransactionIdIsValid(rival))
