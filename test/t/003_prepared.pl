@@ -147,13 +147,18 @@ $session->query("SET lock_timeout = '50 ms'");
 foreach my $call (
 	q{idem_complete('complete commit', '1', {token})},
 	q{idem_release('complete commit', {token})},
-	q{idem_extend('reserve commit', NULL, {token})})
+	q{idem_extend('complete commit', NULL, {token})})
 {
 	my ($key) = $call =~ /'(.*?)'/;
 
 	is( $session->try("SELECT $call" =~ s/\{token\}/$token{$key}/r),
 		'55P03', "$call waits");
 }
+is( $session->try(
+		"SELECT idem_extend('reserve commit', NULL, $token{'reserve commit'})"
+	),
+	'IK003',
+	'but what was reserved in doubt is no reservation yet');
 $session->query('RESET lock_timeout');
 
 my $start = time;
