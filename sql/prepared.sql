@@ -55,7 +55,7 @@ SELECT count(*)
 FROM generate_series(1, 20) AS i,
 	 idem_reserve('new', i * interval '1 second');
 SELECT clock_timestamp() - :'start' < interval '5 seconds' AS at_once;
--- settling waits for the rival, as an UPDATE does; so does who is willing to
+-- there is no reservation to settle yet; who is willing to wait does
 SET lock_timeout = '100ms';
 SELECT outcome_of($$SELECT idem_complete('new', token => 1)$$),
 	   outcome_of($$SELECT idem_release('new', 1)$$);
@@ -90,7 +90,7 @@ SELECT state,
 	   	format('SELECT concat_ws('' '', status, attempt) FROM idem_reserve(%L)', state))
 FROM states ORDER BY nr;
 COMMIT;
--- settling would have to wait, also where one might tell the answer already
+-- settling has to wait where the answer depends on it
 SET lock_timeout = '10ms';
 SELECT state, function,
 	   outcome_of(format('SELECT idem_%s(%L%s, token => %s)', function, state,
