@@ -6,7 +6,7 @@ DATA         = $(wildcard sql/$(EXTENSION)--*.sql)
 # Regression tests, in this order; sql/ and expected/ at the root
 REGRESS      = setup canonical arguments reserve settle tokens takeover \
 	memory results errors fingerprint retry_after replay callsites bulk \
-	settings durable prepared columns triggers foreign_keys privileges \
+	settings durable prepared columns layout triggers foreign_keys privileges \
 	search_path lifecycle operators run gate handler sweep
 REGRESS_OPTS = --load-extension=$(EXTENSION) --encoding=UTF8
 

@@ -258,6 +258,65 @@ SELECT check_table();
 ALTER TABLE idempotency_keys DROP CONSTRAINT one_token,
 	DROP CONSTRAINT one_holder;
 
+-- one action, one key: the same request under another key is refused
+CREATE UNIQUE INDEX one_action ON idempotency_keys (scope, fingerprint);
+SELECT token AS first FROM idem_reserve('f1', request => '{"n": 1}') \gset
+SELECT error_of($$SELECT idem_reserve('f2', request => '{"n": 1}')$$)
+	LIKE '23505: %"one_action"%' AS refused;
+SELECT status FROM idem_reserve('f1', request => '{"n": 1}');
+SELECT status FROM idem_reserve('f2', request => '{"n": 2}');
+SELECT status FROM idem_reserve('f1', request => '{"n": 1}', scope => 's');
+SELECT status FROM generate_series(1, 2) AS i,
+	   idem_reserve('without request ' || i);
+-- a completion stays HOT
+BEGIN;
+SELECT pg_stat_get_xact_tuples_hot_updated('idempotency_keys'::regclass) AS hot
+\gset
+SELECT idem_complete('f1', '1', :first);
+SELECT pg_stat_get_xact_tuples_hot_updated('idempotency_keys'::regclass) - :hot
+	AS hot;
+COMMIT;
+SELECT outcome_of($$SELECT idem_reserve('f3', request => '{"n": 1}')$$);
+SELECT status, result FROM idem_reserve('f1', request => '{"n": 1}');
+DROP INDEX one_action;
+
+-- a column whose domain refuses NULL, and nothing else to take
+CREATE DOMAIN given AS text NOT NULL;
+ALTER TABLE idempotency_keys ADD note given DEFAULT 'none';
+SELECT status FROM idem_reserve('d1');
+ALTER TABLE idempotency_keys ALTER note DROP DEFAULT;
+SELECT error_of($$SELECT idem_reserve('d2')$$);
+SELECT count(*) FROM idem_lookup('d2');
+ALTER TABLE idempotency_keys DROP note;
+DROP DOMAIN given;
+
+--
+-- As a partition
+--
+TRUNCATE idempotency_keys;
+CREATE TABLE all_keys (LIKE idempotency_keys) PARTITION BY LIST (scope);
+ALTER TABLE all_keys ATTACH PARTITION idempotency_keys FOR VALUES IN ('', 'a');
+SELECT whole_life('partition');
+SELECT status FROM idem_reserve('p', scope => 'a');
+SELECT left(error_of($$SELECT idem_reserve('p', scope => 'b')$$), 79) AS refused;
+SELECT outcome_of($$SELECT idem_resolve('p', 'done', create_missing => true,
+	scope => 'b')$$);
+SELECT scope, key, status FROM all_keys ORDER BY scope, key;
+SELECT count(*) FROM idempotency_keys;
+-- of a column that changes
+ALTER TABLE all_keys DETACH PARTITION idempotency_keys;
+SELECT status FROM idem_reserve('p', scope => 'b');
+CREATE TABLE by_status (LIKE idempotency_keys) PARTITION BY LIST (status);
+ALTER TABLE by_status ATTACH PARTITION idempotency_keys
+	FOR VALUES IN ('in_progress', 'done');
+SELECT outcome_of($$SELECT idem_release('p', token_of('p', 'a'), 'a')$$);
+SELECT idem_complete('p', '1', token_of('p', 'a'), scope => 'a');
+SELECT scope, key, status FROM by_status ORDER BY scope, key;
+ALTER TABLE by_status DETACH PARTITION idempotency_keys;
+SELECT idem_release('p', token_of('p', 'b'), 'b');
+DROP TABLE all_keys, by_status;
+SELECT check_table();
+
 -- a table that is no longer ours is refused, not guessed at
 ALTER TABLE idempotency_keys RENAME holder TO keeper;
 SELECT error_of($$SELECT idem_reserve('k')$$);

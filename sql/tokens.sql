@@ -186,6 +186,35 @@ SELECT each_with('deleted', NULL);
 ROLLBACK;
 
 --
+-- Rewritten by the current transaction, every row looks like one of its own:
+-- what was there before wants a token, its own included
+--
+SELECT token AS theirs FROM idem_reserve('rewritten') \gset
+BEGIN;
+SELECT status FROM idem_reserve('before');
+ALTER TABLE idempotency_keys ADD note float DEFAULT random();
+SELECT each_with('rewritten', NULL), each_with('rewritten', :'theirs');
+SELECT each_with('before', NULL),
+	   each_with('before', token_of('before')::text);
+SELECT status FROM idem_reserve('after');
+SELECT each_with('after', NULL), each_with('rewritten', NULL);
+SELECT status FROM idem_reserve('rewritten', wait => '1 minute');
+SELECT idem_extend('rewritten', '1 hour', :theirs) IS NOT NULL AS extended;
+SELECT each_with('rewritten', NULL);
+SELECT idem_extend('after', '1 hour') IS NOT NULL AS extended;
+SELECT idem_complete('after', '1');
+SELECT status FROM idem_reserve('again');
+ALTER TABLE idempotency_keys ALTER note TYPE text;
+SELECT each_with('again', NULL);
+SELECT status FROM idem_reserve('last');
+SELECT each_with('again', NULL), each_with('last', NULL);
+TRUNCATE idempotency_keys;
+SELECT status FROM idem_reserve('emptied');
+SELECT idem_complete('emptied', '1');
+ROLLBACK;
+SELECT each_with('rewritten', NULL);
+
+--
 -- idem_tool.session_tokens: for people at a prompt
 --
 SHOW idem_tool.session_tokens;

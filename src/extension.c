@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * extension.c
- *	  Where the extension is: its OID and its schema, by the catalogs alone.
+ *	  Where the extension is: OID, schema and version, by the catalogs alone.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,12 +14,26 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 
-/* The extension and the schema it was installed in; InvalidOid: there is none */
+static char *
+read_version(Relation rel, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		version = heap_getattr(tuple, Anum_pg_extension_extversion,
+									   RelationGetDescr(rel), &isnull);
+
+	return isnull ? pstrdup("") : TextDatumGetCString(version);
+}
+
+/*
+ * The extension, and the schema it was installed in; InvalidOid: there is none.
+ * Its version as well, if that is asked for.
+ */
 static Oid
-find_extension(Oid *schema)
+find_extension(Oid *schema, char **version)
 {
 	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
 	Oid			extension = InvalidOid;
@@ -35,6 +49,8 @@ find_extension(Oid *schema)
 	{
 		extension = ((Form_pg_extension) GETSTRUCT(tuple))->oid;
 		*schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+		if (version)
+			*version = read_version(rel, tuple);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -47,11 +63,23 @@ idem_extension_schema(void)
 {
 	Oid			schema;
 
-	if (!OidIsValid(find_extension(&schema)))
+	if (!OidIsValid(find_extension(&schema, NULL)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" does not exist", IDEM_EXTENSION_NAME)));
 	return schema;
+}
+
+/* The version of its SQL objects; "" if there is no extension */
+char *
+idem_extension_version(void)
+{
+	char	   *version = NULL;
+	Oid			schema;
+
+	if (!OidIsValid(find_extension(&schema, &version)))
+		version = pstrdup("");
+	return version;
 }
 
 /*
@@ -64,7 +92,7 @@ idem_store_locate(Oid *extension)
 	Oid			schema;
 	Oid			relid;
 
-	*extension = find_extension(&schema);
+	*extension = find_extension(&schema, NULL);
 	if (!OidIsValid(*extension))
 		return InvalidOid;
 	relid = get_relname_relid(IDEM_TABLE_NAME, schema);

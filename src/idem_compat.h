@@ -46,6 +46,15 @@
 #define idem_primary_key(rel)	RelationGetPrimaryKeyIndex(rel)
 #endif
 
+/* Files of a relation are "locators" since 16 */
+#if PG_VERSION_NUM >= 160000
+#define idem_has_new_storage(rel) \
+	((rel)->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
+#else
+#define idem_has_new_storage(rel) \
+	((rel)->rd_firstRelfilenodeSubid != InvalidSubTransactionId)
+#endif
+
 /* One function checks privileges on all kinds of objects since 16 */
 #if PG_VERSION_NUM >= 160000
 #define idem_function_aclcheck(function, role) \

@@ -10,6 +10,7 @@
  *	reserve.c, settle.c, claim.c, lookup.c
  *				judge what was seen, by the clock and by who asks
  *	keystore.c	the table: its objects, opened and locked
+ *	layout.c	whether it is what the extension made
  *	row.c		the state of a row, the columns of a new version
  *	rowwriter.c	insert or update one row with the executor's own pieces
  *	answer.c	the row that idem_reserve returns
@@ -41,6 +42,7 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
+#include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "storage/lock.h"
 #include "utils/jsonb.h"
@@ -50,6 +52,7 @@
 #include "idem_compat.h"
 
 #define IDEM_EXTENSION_NAME "idem_tool"
+#define IDEM_VERSION		"1.0"	/* of the SQL objects that this is for */
 #define IDEM_TABLE_NAME		"idempotency_keys"
 
 /* Limits of the contract, in bytes of the server encoding */
@@ -255,7 +258,13 @@ extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
 
 /* extension.c */
 extern Oid	idem_extension_schema(void);
+extern char *idem_extension_version(void);
 extern Oid	idem_store_locate(Oid *extension);
+
+/* layout.c */
+extern Oid	idem_check_layout(Relation rel);
+extern List *idem_arbiters(Relation *indexes, int n);
+extern int	idem_layout_hint(const char *hint);
 
 /* keystore.c */
 extern void idem_store_init(void);
@@ -290,6 +299,7 @@ extern void idem_row_default_columns(TupleTableSlot *slot, Relation rel,
 extern void idem_look_init(IdemLook *look, IdemStore *store);
 extern void idem_look(IdemLook *look, IdemStore *store, const IdemKey *key);
 extern void idem_look_end(IdemLook *look);
+extern void idem_note_storage(Relation rel);
 extern bool idem_written_here(IdemLook *look);
 extern bool idem_made_here(IdemLook *look, IdemStore *store,
 						   const IdemKey *key);
@@ -453,6 +463,7 @@ extern void idem_check_triggers(Relation rel);
 extern void idem_require_autocommit(const char *function);
 
 /* report.c */
+extern void idem_count_conflict(int *conflicts, const IdemKey *key);
 extern char *idem_describe(const IdemKey *key, const IdemRow *row);
 extern pg_noreturn void idem_report_denied(const IdemKey *key,
 										   const IdemRow *row) ;

@@ -314,16 +314,63 @@ idem_written_here(IdemLook *look)
 }
 
 /*
+ * Storage that the table got in the current transaction, and our first command
+ * that wrote there.
+ */
+static struct
+{
+	TransactionId xid;			/* of the transaction */
+	Oid			file;
+	CommandId	first;
+}			new_storage;
+
+/*
+ * We are about to write to the table.  If it was rewritten in this transaction
+ * every row there looks like one of ours: remember which are, all from now on.
+ */
+void
+idem_note_storage(Relation rel)
+{
+	TransactionId xid;
+
+	if (!idem_has_new_storage(rel))
+		return;
+	xid = GetTopTransactionId();
+	if (new_storage.xid == xid && new_storage.file == rel->rd_rel->relfilenode)
+		return;
+	new_storage.xid = xid;
+	new_storage.file = rel->rd_rel->relfilenode;
+	new_storage.first = GetCurrentCommandId(false);
+}
+
+/* The first command whose rows in the table's storage were not there before */
+static CommandId
+first_command(Relation rel)
+{
+	if (!idem_has_new_storage(rel))
+		return FirstCommandId;
+	if (new_storage.xid == GetTopTransactionIdIfAny() &&
+		new_storage.file == rel->rd_rel->relfilenode)
+		return new_storage.first;
+	return InvalidCommandId;
+}
+
+/*
  * Was the reservation in the found row made by the current transaction?
  *
  * The version must be ours.  If we did not insert it as new, the version from
  * before our transaction must not carry the same token: then somebody else's
  * reservation was merely extended here.  A rolled back savepoint takes its
  * versions back, and nothing has to be remembered for however many keys.
+ *
+ * If the table was rewritten in this transaction (by ALTER TABLE, say), all
+ * that was there then counts as from before: what the rows said of their
+ * transactions is lost.
  */
 bool
 idem_made_here(IdemLook *look, IdemStore *store, const IdemKey *key)
 {
+	CommandId	first = first_command(store->rel);
 	TupleTableSlot *before;
 	HeapTuple	tuple;
 	bool		made_here = true;
@@ -331,11 +378,12 @@ idem_made_here(IdemLook *look, IdemStore *store, const IdemKey *key)
 	if (!idem_written_here(look))
 		return false;
 	tuple = ExecFetchSlotHeapTuple(look->row.slot, false, NULL);
-	if (!(tuple->t_data->t_infomask & HEAP_UPDATED))
+	if (first == FirstCommandId &&
+		!(tuple->t_data->t_infomask & HEAP_UPDATED))
 		return true;
 
 	before = table_slot_create(store->rel, NULL);
-	if (fetch_version(store, key, FirstCommandId, before))
+	if (fetch_version(store, key, first, before))
 	{
 		bool		isnull;
 

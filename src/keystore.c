@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * keystore.c
- *	  The table idempotency_keys: where it is, what its rows say.
+ *	  The table idempotency_keys: where it is, opened and locked.
  *
- * The only file that knows the table's name and columns' types.  Object
+ * The only file that knows the names of the extension's objects.  Object
  * identifiers are cached for the session; they would outlive a DROP EXTENSION,
  * so each invalidation of the table makes us look them up anew.
  *
@@ -27,28 +27,6 @@
 
 #define IDEM_SEQUENCE_NAME	"idempotency_keys_token_seq"
 #define IDEM_ANSWER_NAME	"idem_answer"
-
-static const struct
-{
-	const char *name;
-	Oid			type;
-}			columns[Natts_idem] =
-{
-	{"scope", TEXTOID},
-	{"key", TEXTOID},
-	{"owner", TEXTOID},
-	{"created_at", TIMESTAMPTZOID},
-	{"reserved_at", TIMESTAMPTZOID},
-	{"token", INT8OID},
-	{"attempt", INT4OID},
-	{"fingerprint", BYTEAOID},
-	{"holder", TEXTOID},
-	{"maybe_ran", BOOLOID},
-	{"expires_at", TIMESTAMPTZOID},
-	{"completed_at", TIMESTAMPTZOID},
-	{"status", TEXTOID},
-	{"result", JSONBOID},
-};
 
 /*
  * Cached identifiers.  The table's is watched for invalidations whether or not
@@ -78,61 +56,63 @@ idem_store_init(void)
 	CacheRegisterRelcacheCallback(store_inval_callback, (Datum) 0);
 }
 
-/* Is the open relation the table that this library was written for? */
-static void
-check_layout(Relation rel)
+/*
+ * Open and lock the extension's table, never by the search_path.  Who had to
+ * wait for the lock may find that the table is gone, and the extension created
+ * anew: then look again, until there is nothing new.
+ */
+static Relation
+open_table(Oid *schema)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
+	Oid			gone = InvalidOid;
 
-	for (int i = 0; i < Natts_idem; i++)
+	for (;;)
 	{
-		if (i >= desc->natts ||
-			TupleDescAttr(desc, i)->attisdropped ||
-			TupleDescAttr(desc, i)->atttypid != columns[i].type ||
-			strcmp(NameStr(TupleDescAttr(desc, i)->attname),
-				   columns[i].name) != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("table \"%s\" does not have the columns that extension \"%s\" made",
-							RelationGetRelationName(rel), IDEM_EXTENSION_NAME)));
+		Relation	rel;
+		Oid			relid;
+
+		*schema = idem_extension_schema();
+		relid = get_relname_relid(IDEM_TABLE_NAME, *schema);
+		if (!OidIsValid(relid) || relid == gone)
+			return NULL;
+		rel = try_relation_open(relid, AccessShareLock);
+		if (rel != NULL)
+			return rel;
+		gone = relid;
 	}
 }
 
 /*
- * Find the table in the extension's schema, never by the search_path.  Leaves
- * it open and locked.
+ * Find the table, and what else the extension has.  Leaves it open and locked.
  */
 static Relation
 find_table(void)
 {
-	Oid			schema = idem_extension_schema();
-	Oid			relid = get_relname_relid(IDEM_TABLE_NAME, schema);
-	Relation	rel = NULL;
+	Oid			schema;
+	Relation	rel = open_table(&schema);
 
-	if (OidIsValid(relid))
-		rel = try_relation_open(relid, AccessShareLock);
 	if (rel == NULL || rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" of extension \"%s\" does not exist",
-						IDEM_TABLE_NAME, IDEM_EXTENSION_NAME)));
+						IDEM_TABLE_NAME, IDEM_EXTENSION_NAME),
+				 idem_layout_hint(NULL)));
 
-	check_layout(rel);
-	pkey_oid = idem_primary_key(rel);
+	pkey_oid = idem_check_layout(rel);
 	sequence_oid = get_relname_relid(IDEM_SEQUENCE_NAME, schema);
 	answer_type_oid = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 									  CStringGetDatum(IDEM_ANSWER_NAME),
 									  ObjectIdGetDatum(schema));
-	if (!OidIsValid(pkey_oid) || !OidIsValid(sequence_oid) ||
-		!OidIsValid(answer_type_oid))
+	if (!OidIsValid(sequence_oid) || !OidIsValid(answer_type_oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("objects of extension \"%s\" are missing",
-						IDEM_EXTENSION_NAME)));
+						IDEM_EXTENSION_NAME),
+				 idem_layout_hint(NULL)));
 
-	if (relid != table_oid)
+	if (RelationGetRelid(rel) != table_oid)
 		idem_writer_forget();
-	table_oid = relid;
+	table_oid = RelationGetRelid(rel);
 	table_known = true;			/* last: an error leaves nothing half known */
 	return rel;
 }
@@ -183,6 +163,7 @@ idem_store_lock_for_write(IdemStore *store)
 		LockRelationOid(relid, RowExclusiveLock);
 	}
 	store->writing = true;
+	idem_note_storage(store->rel);
 }
 
 /* The primary key's index; many calls can do without */

@@ -43,6 +43,8 @@ typedef struct OperatorCall
 	bool		create_missing;
 	text	   *owner;			/* of a key that is created */
 
+	int			conflicts;		/* insertions that met what no look finds */
+
 	/* what came of it */
 	bool		answer;
 	const char *old_status;
@@ -289,6 +291,8 @@ write_new(OperatorCall *call, IdemStore *store, IdemWriter *writer,
 	{
 		*token = fill(call, store, writer, look, INSERT);
 		result = idem_writer_insert(writer);
+		if (result == IDEM_CONFLICT)
+			idem_count_conflict(&call->conflicts, &call->key);
 	}
 	idem_key_unlock(&call->key);
 	return result;

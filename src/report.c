@@ -12,6 +12,9 @@
 
 #include "utils/builtins.h"
 
+/* Rivals are not that unlucky */
+#define IDEM_MAX_CONFLICTS	100
+
 /*
  * The current user may not act for the row's owner.  Says nothing else about
  * the row.
@@ -33,6 +36,26 @@ idem_report_denied(const IdemKey *key, const IdemRow *row)
 			 errhint("An operator can settle or free the key, and the owner of the database give it to another role.") :
 			 errhint("Roles that share keys need a common \"%s\"; others should use different scopes.",
 					 "idem_tool.owner")));
+}
+
+/*
+ * An insertion met a row of the key that no look had found.  A rival's can
+ * come and go, but not over and over: then an index does not have what the
+ * others have, and the next attempt would end no other way.
+ */
+void
+idem_count_conflict(int *conflicts, const IdemKey *key)
+{
+	if (++*conflicts < IDEM_MAX_CONFLICTS)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("idempotency key conflicts with a row that cannot be found"),
+			 errdetail("Key \"%s\" in scope \"%s\" could not be inserted in %d attempts.",
+					   text_to_cstring(key->key), text_to_cstring(key->scope),
+					   *conflicts),
+			 errhint("An index may be damaged: run REINDEX TABLE %s.",
+					 IDEM_TABLE_NAME)));
 }
 
 /* One sentence on the key's state; "row" is what was seen of it */

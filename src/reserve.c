@@ -41,6 +41,7 @@ typedef struct ReserveCall
 	const IdemReserveRequest *request;
 	IdemReserveOutcome *outcome;	/* of the last attempt */
 	uint64		mark;			/* of the key, from before its look */
+	int			conflicts;		/* insertions that met what no look finds */
 
 	/* what it came to */
 	TransactionId rival;		/* busy: whom to wait for, if known */
@@ -79,8 +80,7 @@ request_from_args(IdemReserveRequest *request, FunctionCallInfo fcinfo)
 	request->ttl = idem_interval_from_args(fcinfo, ARG_TTL);
 
 	/* for its errors: the lease will begin when the row is written */
-	(void) idem_ttl_end(IDEM_LEASE, request->ttl,
-						GetCurrentTimestamp());
+	(void) idem_ttl_end(IDEM_LEASE, request->ttl, GetCurrentTimestamp());
 
 	request->wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
 	request->takeover = idem_interval_from_args(fcinfo, ARG_TAKEOVER);
@@ -272,6 +272,8 @@ write_new(ReserveCall *call, IdemWriter *writer, IdemStore *store,
 	{
 		fill_reservation(call, store, idem_writer_slot(writer), NULL, INSERT);
 		result = idem_writer_insert(writer);
+		if (result == IDEM_CONFLICT)
+			idem_count_conflict(&call->conflicts, &call->request->key);
 	}
 	idem_key_unlock(&call->request->key);
 	return result;

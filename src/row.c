@@ -9,10 +9,12 @@
 
 #include "access/detoast.h"
 #include "access/sysattr.h"
+#include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "nodes/bitmapset.h"
 #include "rewrite/rewriteHandler.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -237,6 +239,14 @@ idem_all_columns(Relation rel)
 	return columns;
 }
 
+/* A domain can refuse NULL where the column does not */
+static void
+check_null_allowed(Oid type)
+{
+	if (get_typtype(type) == TYPTYPE_DOMAIN)
+		domain_check((Datum) 0, true, type, NULL, NULL);
+}
+
 /*
  * Columns that an administrator added begin with their defaults.  Generated
  * ones are computed later.
@@ -254,7 +264,9 @@ idem_row_default_columns(TupleTableSlot *slot, Relation rel, EState *estate)
 
 		slot->tts_isnull[attno - 1] = true;
 		expr = build_column_default(rel, attno);
-		if (expr != NULL)
+		if (expr == NULL)
+			check_null_allowed(att->atttypid);
+		else
 			slot->tts_values[attno - 1] =
 				ExecEvalExpr(ExecPrepareExpr((Expr *) expr, estate),
 							 GetPerTupleExprContext(estate),

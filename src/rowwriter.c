@@ -6,8 +6,17 @@
  * Every index, constraint, default, generated column and trigger that an
  * administrator adds works as under INSERT and UPDATE, row and statement
  * level, in the order of nodeModifyTable.c; what is saved is the parser, the
- * planner and a portal.  Privileges and row security are not checked here:
- * the callers have judged the row's owner.
+ * planner and a portal.
+ *
+ * What ExecInsert() and ExecUpdate() do beyond this, of 15 to 18, is left out
+ * for a reason: privileges, row security and views' check options, since the
+ * callers have judged the row's owner; routing to partitions, since this one
+ * table is meant, as if it were named in the statement (its bound is checked);
+ * INSTEAD OF triggers and foreign tables, since it is a table; RETURNING;
+ * EvalPlanQual, since a row that has changed is looked at and judged anew; and
+ * the check for a conflict before the insertion, since we have looked.  Of the
+ * steps before them, rules are refused by layout.c, and what we write into
+ * GENERATED ALWAYS AS IDENTITY is as OVERRIDING SYSTEM VALUE has it.
  *
  * Setting up an executor state costs about as much as the write itself, so
  * the state is kept for the session as long as the table has the plain shape
@@ -41,7 +50,7 @@ struct IdemWriter
 	ResultRelInfo rri;
 	EPQState	epq;			/* never used, but triggers want one */
 	TupleTableSlot *slot;		/* the row to write */
-	List	   *arbiters;		/* the primary key, judge of conflicts */
+	List	   *arbiters;		/* the indexes that judge conflicts */
 	Bitmapset  *changing_columns;	/* what the two kinds of update assign, */
 	Bitmapset  *all_columns;	/* for UPDATE OF triggers and the like */
 	bool		keepable;		/* the table has its plain shape */
@@ -61,6 +70,7 @@ has_plain_shape(Relation rel, ResultRelInfo *rri)
 	/* trigger slots would pin the relcache's descriptor beyond the call */
 	return rri->ri_TrigDesc == NULL &&
 		rri->ri_NumIndices == 1 &&
+		!rel->rd_rel->relispartition &&
 		rel->rd_att->natts == Natts_idem &&
 		constr != NULL &&
 		constr->num_check == 1 &&
@@ -93,7 +103,8 @@ build_writer(IdemStore *store)
 		MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(store->rel)),
 								 &TTSOpsVirtual);
 	writer->slot->tts_tableOid = RelationGetRelid(store->rel);
-	writer->arbiters = list_make1_oid(idem_primary_key(store->rel));
+	writer->arbiters = idem_arbiters(writer->rri.ri_IndexRelationDescs,
+									  writer->rri.ri_NumIndices);
 	writer->keepable = has_plain_shape(store->rel, &writer->rri);
 	MemoryContextSwitchTo(oldcxt);
 
@@ -233,6 +244,8 @@ complete_row(IdemWriter *writer, CmdType cmd)
 								   writer->slot, cmd);
 	if (rel->rd_att->constr)
 		ExecConstraints(&writer->rri, writer->slot, writer->estate);
+	if (rel->rd_rel->relispartition)
+		ExecPartitionCheck(&writer->rri, writer->slot, writer->estate, true);
 }
 
 /* Make the index entries of the row in the slot */
@@ -262,7 +275,7 @@ note_written(IdemWriter *writer)
 }
 
 /*
- * Store the new row unless the primary key has a conflict.
+ * Store the new row unless an arbiter has a conflict.
  *
  * Nobody but plain SQL can have inserted the key since we looked, for we hold
  * the key's lock.  A row that was deleted again would do in that case, and
