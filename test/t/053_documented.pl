@@ -59,7 +59,7 @@ JOIN pg_depend ON objid = p.oid AND classid = 'pg_proc'::regclass AND deptype = 
 JOIN pg_extension AS e ON refobjid = e.oid AND extname = 'idem_tool'
 END
 $_ = plain($_) foreach values %functions;
-my %internal = map { $_ => 1 } qw(idem_stats_read);
+my %internal = map { $_ => 1 } qw(idem_stats_read idem_set_privileges);
 
 my $text = join("\n", @docs{ 'reference', 'operations', 'operations-worker' });
 my %documented;
@@ -97,7 +97,7 @@ END
 	}
 	is($documented->[2], $context eq 'user' ? 'any user' : $context,
 		"$name: who may set it");
-	my $value = $documented->[1] =~ s/^''$| |ays$//gr;
+	my $value = $documented->[1] =~ s/^''$| |(?<=d)ays?$//gr;
 
 	$s->query("SELECT set_config('$name', '$value', false)");
 	is($s->query("SELECT setting FROM pg_settings WHERE name = '$name'"),

@@ -18,7 +18,7 @@ my @to_run = grep { $_->{do} eq 'run' } @blocks;
 my @install = grep { $_->{group} eq 'install' } @to_run;
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $node = PostgreSQL::Test::Cluster->new('blocks');
-my @roles = qw(my_app dba app app_owner shop_owner leaver ops prometheus);
+my @roles = qw(my_app dba app app_keys ops prometheus);
 
 #
 # The groups: what is there before them, and what has come of them
@@ -44,14 +44,15 @@ SELECT format('CREATE FUNCTION app.%1$s(args jsonb) RETURNS jsonb LANGUAGE sql A
 	INSERT INTO app.ledger VALUES (''%1$s '' || (args ->> ''invoice''))
 	RETURNING jsonb_build_object(''at'', clock_timestamp()) $$', tool)
 FROM unnest('{charge,remind,get_invoice}'::text[]) AS tool \gexec
-GRANT USAGE ON SCHEMA app TO my_app;
+GRANT USAGE ON SCHEMA app TO my_app, dba;
 GRANT INSERT, SELECT ON app.ledger TO my_app;
-SELECT idem_grant('my_app', 'operator');
 END
 		# a write that is called again has no effect
 		after => <<'END',
+SET ROLE my_app;
 SELECT count(DISTINCT idem_call('charge', '{"invoice": "inv_5512"}', key => idem_key('charge', 'inv_5512')))
 	+ count(DISTINCT idem_call('remind', '{"invoice": "inv_5512"}')) FROM generate_series(1, 3);
+RESET ROLE;
 SELECT what FROM app.ledger ORDER BY what COLLATE "C";
 SELECT status, expires_at - completed_at > interval '6 days'
 FROM idem.idempotency_keys WHERE key = 'mail:inv_5512';
@@ -65,17 +66,70 @@ remind inv_5512
 done|t
 END
 	tuning => {},
+	# keys of a role that the first block makes
 	operations => {
 		before => <<'END',
-GRANT app_owner TO app;
 SELECT idem_grant('app');
+CREATE ROLE app_keys ROLE app;
 SET ROLE app;
-SET idem_tool.owner = 'app_owner';
+SET idem_tool.owner = 'app_keys';
 SELECT idem_abandon('charge:' || n, token)
 FROM generate_series(17, 19) AS n, idem_reserve('charge:' || n) AS r;
 SELECT FROM idem_reserve('charge:20', scope => 'tenant-42');
+RESET ROLE;
+DROP ROLE app_keys;
 END
-	},
+		after => <<'END',
+SELECT key, status FROM idem.idempotency_keys ORDER BY key;
+END
+		is => <<'END' },
+charge:17|done
+charge:18|failed
+charge:19|released
+charge:22|done
+END
+	definer => {
+		before => <<'END',
+GRANT my_app TO dba;
+CREATE SCHEMA app AUTHORIZATION dba;
+SET ROLE dba;
+CREATE TABLE app.charges (invoice text);
+CREATE FUNCTION public.charge_once(invoice text) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+	r idem.idem_answer := idem.idem_reserve(invoice);
+BEGIN
+	IF r.status = 'reserved' THEN
+		INSERT INTO app.charges VALUES (invoice);
+		r.result := '{"charge": "ch_1"}';
+		PERFORM idem.idem_complete(invoice, r.result);
+	END IF;
+	RETURN r.result;
+END; $$;
+END
+		# what a caller sets, with the function's own settings and without
+		after => <<'END',
+\set charge 'SET ROLE my_app; SELECT charge_once(:invoice); SET idem_tool.scope = x; SET idem_tool.owner = my_app; SET idem_tool.result_ttl = \'1 s\'; SELECT charge_once(:invoice); RESET ALL; RESET ROLE;'
+\set invoice '\'98\''
+:charge
+ALTER FUNCTION charge_once(text) RESET ALL;
+\set invoice '\'99\''
+:charge
+SELECT invoice, count(*) FROM app.charges GROUP BY invoice ORDER BY invoice;
+SELECT key, scope, owner, date_trunc('second', expires_at - completed_at)
+FROM idem.idempotency_keys ORDER BY key, scope;
+END
+		is => <<'END' },
+{"charge": "ch_1"}
+{"charge": "ch_1"}
+{"charge": "ch_1"}
+{"charge": "ch_1"}
+98|1
+99|2
+98|billing|dba|1 day
+99||dba|1 day
+99|x|my_app|00:00:01
+END
 	gone => {});
 
 #
@@ -110,7 +164,7 @@ sub new_shop
 {
 	$node->safe_psql('postgres', $_) foreach 'DROP DATABASE IF EXISTS shop WITH (FORCE)',
 	  (map { "DROP ROLE IF EXISTS $_" } @roles),
-	  (map { "CREATE ROLE $_ LOGIN" } grep { !/^(my_app|shop_owner)$/ } @roles),
+	  (map { "CREATE ROLE $_ LOGIN" } grep { !/^(my_app|app_keys)$/ } @roles),
 	  'CREATE DATABASE shop OWNER dba';
 	return;
 }
