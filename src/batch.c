@@ -18,7 +18,6 @@
 
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -49,8 +48,11 @@ idem_row_due(const IdemRow *row)
 }
 
 /*
- * Lock the table, and the extension against being dropped, without waiting for
- * anybody: then we cannot be part of a deadlock.
+ * Lock the table without waiting for anybody: then we cannot be part of a
+ * deadlock.  That keeps the extension as well, for DROP EXTENSION locks the
+ * table before it takes anything away.  The extension has a lock of its own,
+ * but whoever may create a temporary function can hold it, and we would be
+ * stopped by a role that has nothing to do with us.
  */
 static IdemRoundEnd
 lock_table(void)
@@ -61,9 +63,7 @@ lock_table(void)
 
 	if (!OidIsValid(relid))
 		return IDEM_ROUND_ABSENT;
-	if (!ConditionalLockDatabaseObject(ExtensionRelationId, extension, 0,
-									   AccessShareLock) ||
-		!ConditionalLockRelationOid(relid, RowExclusiveLock))
+	if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
 		return IDEM_ROUND_LOCKED;
 
 	/* nobody can take it away any more, but did somebody? */
@@ -212,7 +212,7 @@ make_triggers_immediate(void)
 
 /* Lock those of the rows that are due */
 static void
-lock_rows(IdemBatch *batch, ItemPointerData *tids)
+lock_rows(IdemBatch *batch)
 {
 	TupleTableSlot *slot = table_slot_create(batch->store.rel, NULL);
 
@@ -220,26 +220,26 @@ lock_rows(IdemBatch *batch, ItemPointerData *tids)
 	batch->deletes = palloc(batch->nrows * sizeof(Datum));
 	for (int i = 0; i < batch->nrows; i++)
 	{
-		IdemDue		what = lock_row(batch, &tids[i], slot);
+		IdemDue		what = lock_row(batch, &batch->tids[i], slot);
 
 		if (what == IDEM_MARK)
-			batch->marks[batch->nmarks++] = PointerGetDatum(&tids[i]);
+			batch->marks[batch->nmarks++] = PointerGetDatum(&batch->tids[i]);
 		else if (what == IDEM_DELETE)
-			batch->deletes[batch->ndeletes++] = PointerGetDatum(&tids[i]);
+			batch->deletes[batch->ndeletes++] = PointerGetDatum(&batch->tids[i]);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 }
 
 /* Mark and delete in one transaction */
 static IdemRoundEnd
-write_batch(IdemBatch *batch, ItemPointerData *tids)
+write_batch(IdemBatch *batch)
 {
 	IdemRoundEnd end = idem_batch_begin(batch);
 
 	if (end != IDEM_ROUND_DONE)
 		return end;
 
-	lock_rows(batch, tids);
+	lock_rows(batch);
 	make_triggers_immediate();
 	SPI_connect();
 	write_rows(batch,
@@ -273,18 +273,16 @@ recover(IdemBatch *batch)
 }
 
 /*
- * Mark and delete the rows at these places, as far as they are due and nobody
- * else's.  The result is in "batch"; if that has an error, nothing was done.
+ * Do the work of one transaction.  A trigger that hangs is given up; an error,
+ * whoever's it is, undoes the transaction and is left in "batch".
  */
-void
-idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n)
+static void
+run(IdemBatch *batch, IdemRoundEnd (*work) (IdemBatch *batch))
 {
-	memset(batch, 0, sizeof(IdemBatch));
-	batch->nrows = n;
 	enable_timeout_after(STATEMENT_TIMEOUT, IDEM_HANGING_MSECS);
 	PG_TRY();
 	{
-		batch->end = write_batch(batch, tids);
+		batch->end = work(batch);
 	}
 	PG_CATCH();
 	{
@@ -294,4 +292,38 @@ idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n)
 	PG_END_TRY();
 	disable_timeout(STATEMENT_TIMEOUT, false);
 	QueryCancelPending = false;
+}
+
+/*
+ * Mark and delete the rows at these places, as far as they are due and nobody
+ * else's.  The result is in "batch"; if that has an error, nothing was done.
+ */
+void
+idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n)
+{
+	memset(batch, 0, sizeof(IdemBatch));
+	batch->tids = tids;
+	batch->nrows = n;
+	run(batch, write_batch);
+}
+
+static IdemRoundEnd
+trim_audit(IdemBatch *batch)
+{
+	IdemRoundEnd end = idem_batch_begin(batch);
+
+	if (end != IDEM_ROUND_DONE)
+		return end;
+	(void) idem_audit_trim(batch->nrows);
+	idem_batch_commit(batch);
+	return end;
+}
+
+/* Delete the oldest records of the audit, "max_rows" of them at most */
+void
+idem_batch_trim_audit(IdemBatch *batch, int max_rows)
+{
+	memset(batch, 0, sizeof(IdemBatch));
+	batch->nrows = max_rows;
+	run(batch, trim_audit);
 }

@@ -6,6 +6,7 @@
  *
  *	due -> worker runs -> done ............ due again after naptime, or soon
  *											if time did not suffice
+ *						-> locked ......... due again soon (IDEM_LOCKED_NAP)
  *						-> nothing to do .. due again later (IDEM_LONG_NAP)
  *						-> died ........... due again later each time
  *
@@ -29,6 +30,9 @@
 
 /* Between two rounds while there is more to do than one can */
 #define IDEM_SHORT_NAP		(USECS_PER_SEC / 10)
+
+/* When a locked table is tried again: most are not locked for long */
+#define IDEM_LOCKED_NAP		USECS_PER_SEC
 
 /* When a database that had nothing to do is looked at again */
 #define IDEM_LONG_NAP		(60 * USECS_PER_SEC)
@@ -180,8 +184,11 @@ idem_database_schedule(IdemDatabaseState *state, IdemRound *round)
 								"default_transaction_read_only")));
 			state->told = true;
 			break;
-		case IDEM_ROUND_DONE:
 		case IDEM_ROUND_LOCKED:
+			state->hand = round->hand;
+			wait = Min(naptime, IDEM_LOCKED_NAP);
+			break;
+		case IDEM_ROUND_DONE:
 			state->hand = round->hand;
 			if (round->cut_short)
 				wait = Min(naptime, IDEM_SHORT_NAP);
@@ -191,7 +198,7 @@ idem_database_schedule(IdemDatabaseState *state, IdemRound *round)
 		state->failures = 0;
 	if (round->end != IDEM_ROUND_READ_ONLY)
 		state->told = false;
-	state->due = GetCurrentTimestamp() + wait;
+	state->due = idem_clock() + wait;
 }
 
 /* Have everything looked at */
@@ -212,7 +219,7 @@ idem_databases_all_due(void)
 int64
 idem_databases_nap(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = idem_clock();
 	int64		usecs = (int64) idem_naptime * 1000;
 	HASH_SEQ_STATUS seq;
 	IdemDatabaseState *state;
@@ -231,7 +238,7 @@ idem_databases_nap(void)
 List *
 idem_databases_due(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = idem_clock();
 	HASH_SEQ_STATUS seq;
 	IdemDatabaseState *state;
 	List	   *due = NIL;

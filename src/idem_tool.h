@@ -44,6 +44,7 @@
 #include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
+#include "portability/instr_time.h"
 #include "storage/lock.h"
 #include "utils/jsonb.h"
 #include "utils/relcache.h"
@@ -59,6 +60,20 @@
 #define IDEM_MAX_SCOPE		255
 #define IDEM_MAX_KEY		1024
 #define IDEM_MAX_HOLDER		255
+
+/*
+ * Microseconds since some moment in the past, by a clock that nobody sets: how
+ * long something takes does not depend on what an administrator or a time
+ * server does to the system's.  All processes of a server have the same one.
+ */
+static inline int64
+idem_clock(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
 
 /* A caller may wait this long at most */
 #define IDEM_MAX_WAIT		(USECS_PER_HOUR)
@@ -76,6 +91,7 @@
 #define IDEM_LOCK_INSERTING	73
 #define IDEM_LOCK_POLLING	74
 #define IDEM_LOCK_LAUNCHER	75
+#define IDEM_LOCK_SWEEP		76
 
 #define ERRCODE_IDEM_MISMATCH		MAKE_SQLSTATE('I', 'K', '0', '0', '1')
 #define ERRCODE_IDEM_LOST			MAKE_SQLSTATE('I', 'K', '0', '0', '2')

@@ -45,7 +45,7 @@ typedef struct IdemHand
 {
 	BlockNumber page;			/* next to visit; InvalidBlockNumber: any */
 	uint64		walked;			/* pages since the revolution began */
-	TimestampTz started;		/* when that was; 0: not known */
+	int64		started;		/* when that was, by idem_clock(); 0: not known */
 	int64		revolution;		/* how long the last one took, in usecs */
 } IdemHand;
 
@@ -86,7 +86,7 @@ typedef struct IdemDatabaseState
 	bool		listed;			/* in the list that was read last */
 	bool		told;			/* that it is not swept, in the log */
 	int			failures;		/* workers that died since one did not */
-	TimestampTz due;
+	int64		due;			/* by idem_clock() */
 	IdemHand	hand;
 } IdemDatabaseState;
 
@@ -121,8 +121,8 @@ typedef struct IdemBatch
 	MemoryContext cxt;			/* the caller's */
 	IdemStore	store;
 
-	/* idem_batch_write() only */
-	int			nrows;			/* to be looked at */
+	ItemPointerData *tids;		/* the rows to be looked at */
+	int			nrows;			/* how many */
 	Datum	   *marks;			/* places of the rows that were locked */
 	Datum	   *deletes;
 	int			nmarks;
@@ -137,6 +137,7 @@ extern IdemDue idem_row_due(const IdemRow *row);
 extern IdemRoundEnd idem_batch_begin(IdemBatch *batch);
 extern void idem_batch_commit(IdemBatch *batch);
 extern void idem_batch_write(IdemBatch *batch, ItemPointerData *tids, int n);
+extern void idem_batch_trim_audit(IdemBatch *batch, int max_rows);
 
 /* hint.c */
 /* Where a key's row was seen last */
@@ -202,7 +203,8 @@ extern IdemShared *idem_shared; /* NULL unless preloaded */
 extern void idem_shmem_init(void);
 
 /* stats.c */
-extern void idem_stats_round(IdemRound *round, TimestampTz start);
+extern void idem_stats_round(IdemRound *round, TimestampTz start,
+							 int64 duration);
 extern void idem_stats_forget(Oid database);
 
 #endif							/* IDEM_WORKER_H */

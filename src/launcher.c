@@ -34,8 +34,16 @@
 /* Seconds until the launcher comes back after it was terminated or failed */
 #define IDEM_RESTART_SECS	5
 
-/* A worker lives for a second or two; this long only if something is wrong */
-#define IDEM_WORKER_USECS	(30 * USECS_PER_SEC)
+/*
+ * A worker lives for a second or two, and for three if a trigger hangs.  After
+ * this long it is ended, and if that does not help we go on without it: other
+ * databases are not to wait for what goes wrong in one.
+ */
+#define IDEM_WORKER_SECS	4
+#define IDEM_DYING_SECS		1
+
+/* However often idem_wake_worker() is called, we get up once in this time */
+#define IDEM_WAKE_USECS		USECS_PER_SEC
 
 PG_FUNCTION_INFO_V1(idem_start_worker);
 PG_FUNCTION_INFO_V1(idem_wake_worker);
@@ -43,8 +51,9 @@ PG_FUNCTION_INFO_V1(idem_wake_worker);
 /* One message is enough for as long as there is no free worker process */
 static bool told_no_worker = false;
 
-/* Calls of idem_wake_worker() that we have attended to */
+/* Calls of idem_wake_worker() that we have attended to, and when to do so next */
 static uint32 wakes_seen = 0;
+static int64 next_wake = 0;
 
 /* idem_wake_worker() was called in this transaction */
 static bool wake_at_commit = false;
@@ -113,26 +122,39 @@ nap(int64 usecs)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Wait for the worker's end, but not for ever */
-static void
-wait_for_worker(BackgroundWorkerHandle *handle)
+/* Wait for the worker's end, so many seconds at most.  True: it has ended. */
+static bool
+ends_within(BackgroundWorkerHandle *handle, int seconds)
 {
-	TimestampTz end = GetCurrentTimestamp() + IDEM_WORKER_USECS;
-	bool		terminated = false;
+	int64		end = idem_clock() + seconds * USECS_PER_SEC;
 	pid_t		pid;
 
 	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
 	{
-		if (GetCurrentTimestamp() >= end)
-		{
-			if (terminated)
-				break;
-			TerminateBackgroundWorker(handle);
-			terminated = true;
-			end = GetCurrentTimestamp() + IDEM_WORKER_USECS;
-		}
-		nap(USECS_PER_SEC);
+		int64		now = idem_clock();
+
+		if (now >= end)
+			return false;
+		nap(end - now);
 	}
+	return true;
+}
+
+/*
+ * Wait for the worker's end.  One that overstays is terminated, which a trigger
+ * cannot catch as it can a cancellation.
+ */
+static void
+wait_for_worker(BackgroundWorkerHandle *handle, IdemDatabaseState *state)
+{
+	if (ends_within(handle, IDEM_WORKER_SECS))
+		return;
+	TerminateBackgroundWorker(handle);
+	ereport(LOG,
+			(errmsg("idem_tool ended a worker in database \"%s\" that took longer than %d seconds",
+					NameStr(state->name), IDEM_WORKER_SECS),
+			 errhint("A trigger on a table of idem_tool might hang.")));
+	(void) ends_within(handle, IDEM_DYING_SECS);
 }
 
 /* Have the database swept.  False if no worker process is free. */
@@ -156,7 +178,7 @@ serve(IdemDatabaseState *state)
 		snprintf(activity, sizeof(activity), "sweeping database \"%s\"",
 				 NameStr(state->name));
 		pgstat_report_activity(STATE_RUNNING, activity);
-		wait_for_worker(handle);
+		wait_for_worker(handle, state);
 		idem_database_schedule(state, round);
 		pfree(handle);
 		pgstat_report_activity(STATE_IDLE, "");
@@ -207,7 +229,8 @@ wakes(void)
 static bool
 has_news(void)
 {
-	return ConfigReloadPending || wakes() != wakes_seen;
+	return ConfigReloadPending ||
+		(wakes() != wakes_seen && idem_clock() >= next_wake);
 }
 
 static void
@@ -216,12 +239,30 @@ attend_to_news(void)
 	if (!has_news())
 		return;
 	wakes_seen = wakes();
+	next_wake = idem_clock() + IDEM_WAKE_USECS;
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
 	idem_databases_all_due();
+}
+
+/* Sleep until a database is due or there is news, which is seldom the latch's */
+static void
+rest(void)
+{
+	int64		end = idem_clock() + idem_databases_nap();
+
+	for (;;)
+	{
+		int64		now = idem_clock();
+		int64		until = wakes() == wakes_seen ? end : Min(end, next_wake);
+
+		if (has_news() || now >= end)
+			break;
+		nap(until - now);
+	}
 }
 
 static void
@@ -268,9 +309,7 @@ idem_launcher_main(Datum main_arg)
 		idem_databases_list();
 		MemoryContextSwitchTo(loop);
 		serve_databases();
-
-		/* it may have come while we waited for a worker */
-		nap(has_news() ? 0 : idem_databases_nap());
+		rest();
 	}
 }
 
@@ -278,7 +317,9 @@ idem_launcher_main(Datum main_arg)
  * idem_start_worker() → boolean
  *
  * Start the launcher of a server that has none, until it stops.  False: there
- * is one.  Errors: 25006 on a standby, 53000 if no worker process is free.
+ * is one.  Errors: 42501 for all but superusers, since it is a process of the
+ * server's and looks into every database, whoever may call the functions of
+ * this one; 25006 on a standby, 53000 if no worker process is free.
  */
 Datum
 idem_start_worker(PG_FUNCTION_ARGS)
@@ -287,6 +328,12 @@ idem_start_worker(PG_FUNCTION_ARGS)
 	BackgroundWorkerHandle *handle;
 	pid_t		pid;
 
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to start the worker"),
+				 errdetail("Only superusers may start a process that sweeps all databases."),
+				 errhint("Call idem_sweep() in your database from time to time.")));
 	PreventCommandDuringRecovery("idem_start_worker()");
 	if (!lock_launcher())
 		PG_RETURN_BOOL(false);
@@ -334,7 +381,8 @@ xact_callback(XactEvent event, void *arg)
  * idem_wake_worker() → boolean
  *
  * Have every database looked at once the transaction commits; CREATE EXTENSION
- * does it.  False: the library is not preloaded, and nobody listens.
+ * does it.  False: nobody listens, since the library is not preloaded or no
+ * launcher is running at the moment, as on a standby.
  */
 Datum
 idem_wake_worker(PG_FUNCTION_ARGS)
@@ -346,6 +394,8 @@ idem_wake_worker(PG_FUNCTION_ARGS)
 	if (!registered)
 		RegisterXactCallback(xact_callback, NULL);
 	registered = true;
+
+	/* in any case: one that is about to start may look before we commit */
 	wake_at_commit = true;
-	PG_RETURN_BOOL(true);
+	PG_RETURN_BOOL(pg_atomic_read_u32(&idem_shared->launcher) != 0);
 }

@@ -11,10 +11,12 @@
  */
 #include "idem_worker.h"
 
+#include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
+#include "utils/acl.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -64,15 +66,15 @@ idem_stats_attach(void)
 }
 
 /*
- * Add what a round did, and leave word of where it was.
+ * Add what a round did, and leave word of where it was.  One that never got
+ * the table is none: whoever looks at last_round wants to hear of that.
  */
 void
-idem_stats_round(IdemRound *round, TimestampTz start)
+idem_stats_round(IdemRound *round, TimestampTz start, int64 duration)
 {
 	IdemDatabase *database;
 
-	/* or every database without the extension would take up a place */
-	if (round->end == IDEM_ROUND_ABSENT)
+	if (round->end != IDEM_ROUND_DONE && round->pages == 0)
 		return;
 	(void) idem_stats_attach();
 	database = my_database;
@@ -89,7 +91,7 @@ idem_stats_round(IdemRound *round, TimestampTz start)
 	{
 		database->rounds++;
 		database->last_round = start;
-		database->duration = GetCurrentTimestamp() - start;
+		database->duration = duration;
 		database->hand = round->hand;
 	}
 	SpinLockRelease(&database->mutex);
@@ -175,25 +177,29 @@ put_database(ReturnSetInfo *rsinfo, IdemDatabase *shared)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
+/* What happens in a database is not for everybody in another one to know */
+static bool
+may_see(Oid database)
+{
+	return OidIsValid(database) &&
+		(database == MyDatabaseId ||
+		 has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS));
+}
+
 /*
- * idem_stats_read() → one row for each database that has been counted
- *
- * Errors with 55000 if the library is not preloaded.
+ * idem_stats_read() → a row for each database that has been counted, as far as
+ * the caller may see it; none if the library is not preloaded
  */
 Datum
 idem_stats_read(PG_FUNCTION_ARGS)
 {
-	if (idem_shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("idem_tool counts nothing unless it is loaded via \"%s\"",
-						"shared_preload_libraries")));
-
 	InitMaterializedSRF(fcinfo, 0);
+	if (idem_shared == NULL)
+		return (Datum) 0;
 	LWLockAcquire(idem_shared->lock, LW_SHARED);
 	for (int i = 0; i < IDEM_STATS_DATABASES; i++)
 	{
-		if (OidIsValid(idem_shared->databases[i].oid))
+		if (may_see(idem_shared->databases[i].oid))
 			put_database((ReturnSetInfo *) fcinfo->resultinfo,
 						 &idem_shared->databases[i]);
 	}

@@ -46,10 +46,10 @@
 /*
  * The end of a round: no reading after the first, no writing after the second,
  * which only triggers that hang can get us to.  DROP DATABASE waits for us for
- * five seconds.
+ * five seconds, the launcher for four.
  */
 #define IDEM_ROUND_USECS	(1000 * 1000)
-#define IDEM_ROUND_LATEST	(2500 * 1000)
+#define IDEM_ROUND_LATEST	(2000 * 1000)
 
 /*
  * How often somebody who called idem_sweep() tries to get the table, every 10
@@ -69,7 +69,8 @@
 typedef struct Sweep
 {
 	IdemRound  *round;
-	TimestampTz start;
+	IdemRoundEnd end;			/* as things stand */
+	int64		start;			/* by idem_clock() */
 	bool		planned;
 	uint64		pages_left;
 	int			batch_size;		/* of the next transaction, in rows */
@@ -152,7 +153,7 @@ static void
 move_hand(Sweep *sweep, BlockNumber count, BlockNumber table_pages)
 {
 	IdemHand   *hand = &sweep->round->hand;
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = idem_clock();
 
 	sweep->round->pages += count;
 	sweep->pages_left -= count;
@@ -180,7 +181,7 @@ report_activity(BlockNumber page, BlockNumber table_pages)
 static bool
 try_again(Sweep *sweep, IdemRoundEnd end)
 {
-	sweep->round->end = end;
+	sweep->end = end;
 	if (end != IDEM_ROUND_LOCKED || !sweep->round->whole ||
 		++sweep->lock_attempts > IDEM_LOCK_ATTEMPTS)
 		return false;
@@ -199,13 +200,13 @@ static bool
 list_due_rows(Sweep *sweep)
 {
 	IdemHand   *hand = &sweep->round->hand;
-	TimestampTz end = GetCurrentTimestamp() + IDEM_READ_USECS;
+	int64		end = idem_clock() + IDEM_READ_USECS;
 	IdemBatch	batch;
 	BlockNumber table_pages;
 
 	while (try_again(sweep, idem_batch_begin(&batch)))
 		;
-	if (sweep->round->end != IDEM_ROUND_DONE)
+	if (sweep->end != IDEM_ROUND_DONE)
 		return false;
 	table_pages = RelationGetNumberOfBlocks(batch.store.rel);
 	if (!sweep->planned)
@@ -217,7 +218,7 @@ list_due_rows(Sweep *sweep)
 		move_hand(sweep, 0, 0);
 	}
 	while (sweep->pages_left > 0 && sweep->listed < IDEM_LIST &&
-		   GetCurrentTimestamp() < end)
+		   idem_clock() < end)
 	{
 		BlockNumber count;
 
@@ -252,17 +253,22 @@ count_batch(Sweep *sweep, IdemBatch *batch)
 	}
 }
 
+/* Somebody has what it takes, for the moment */
+static bool
+is_passing(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+}
+
 /* Something about one row objected to its being swept */
 static void
 note_refusal(Sweep *sweep, IdemBatch *batch)
 {
 	ErrorData  *error = batch->error;
 
-	/* somebody has what it takes, for the moment */
-	if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
-		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+	if (is_passing(error))
 		return;
-
 	if (sweep->refusal == NULL)
 		sweep->refusal = MemoryContextStrdup(TopMemoryContext,
 											 psprintf("%s: %s",
@@ -285,9 +291,9 @@ static bool
 may_write(Sweep *sweep)
 {
 	CHECK_FOR_INTERRUPTS();
-	return sweep->round->end == IDEM_ROUND_DONE &&
+	return sweep->end == IDEM_ROUND_DONE &&
 		(sweep->round->whole ||
-		 GetCurrentTimestamp() < sweep->start + IDEM_ROUND_LATEST);
+		 idem_clock() < sweep->start + IDEM_ROUND_LATEST);
 }
 
 /* Take the rows at these places, once we get the table */
@@ -335,7 +341,7 @@ write_list(Sweep *sweep)
 
 	for (int i = 0; i < sweep->listed && may_write(sweep); i += n)
 	{
-		TimestampTz start = GetCurrentTimestamp();
+		int64		start = idem_clock();
 		IdemBatch	batch;
 
 		n = Min(sweep->batch_size, sweep->listed - i);
@@ -346,7 +352,7 @@ write_list(Sweep *sweep)
 			continue;
 		}
 		count_batch(sweep, &batch);
-		adapt_batch_size(sweep, GetCurrentTimestamp() - start);
+		adapt_batch_size(sweep, idem_clock() - start);
 	}
 }
 
@@ -373,20 +379,24 @@ may_read(Sweep *sweep)
 	return may_write(sweep) &&
 		(!sweep->planned || sweep->pages_left > 0) &&
 		(sweep->round->whole ||
-		 GetCurrentTimestamp() < sweep->start + IDEM_ROUND_USECS);
+		 idem_clock() < sweep->start + IDEM_ROUND_USECS);
 }
 
-/* Delete the oldest records of the audit, which nobody else keeps bounded */
+/*
+ * Delete the oldest records of the audit, which nobody else keeps bounded.  If
+ * a trigger there objects, the keys are swept all the same.
+ */
 static void
 trim_audit(Sweep *sweep)
 {
-	IdemBatch	batch = {0};
+	IdemBatch	batch;
 
 	MemoryContextSwitchTo(sweep->cxt);
-	if (idem_batch_begin(&batch) != IDEM_ROUND_DONE)
-		return;
-	(void) idem_audit_trim(IDEM_AUDIT_ROWS);
-	idem_batch_commit(&batch);
+	idem_batch_trim_audit(&batch, IDEM_AUDIT_ROWS);
+	if (batch.error && !is_passing(batch.error))
+		ereport(LOG,
+				(errmsg("old records of the audit could not be deleted: %s",
+						batch.error->message)));
 }
 
 /*
@@ -398,11 +408,12 @@ void
 idem_sweep_round(IdemRound *round)
 {
 	Sweep		sweep = {.round = round,.batch_size = IDEM_BATCH_FIRST};
+	TimestampTz began = GetCurrentTimestamp();
 
-	sweep.start = GetCurrentTimestamp();
+	sweep.start = idem_clock();
 	sweep.cxt = AllocSetContextCreate(TopMemoryContext, "idem_tool sweep",
 									  ALLOCSET_DEFAULT_SIZES);
-	round->end = IDEM_ROUND_DONE;
+	sweep.end = IDEM_ROUND_DONE;
 	while (may_read(&sweep))
 	{
 		MemoryContextReset(sweep.cxt);
@@ -415,9 +426,10 @@ idem_sweep_round(IdemRound *round)
 	}
 	round->cut_short = sweep.pages_left > 0;
 	log_round(&sweep);
-	if (round->end == IDEM_ROUND_DONE)
+	if (sweep.end == IDEM_ROUND_DONE)
 		trim_audit(&sweep);
 	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextDelete(sweep.cxt);
-	idem_stats_round(round, sweep.start);
+	round->end = sweep.end;
+	idem_stats_round(round, began, idem_clock() - sweep.start);
 }

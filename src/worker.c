@@ -16,6 +16,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/dsm.h"
@@ -98,6 +99,17 @@ conditions(IdemRound *round)
 	return IDEM_ROUND_DONE;
 }
 
+/* Leave word of an error, as much of it as there is room for */
+static void
+tell(IdemRound *round, const char *message)
+{
+	int			len = pg_mbcliplen(message, strlen(message),
+								   sizeof(round->error) - 1);
+
+	memcpy(round->error, message, len);
+	round->error[len] = '\0';
+}
+
 /* Do the round; an error is logged as usual and told to whoever waits */
 static void
 sweep(IdemRound *round)
@@ -112,11 +124,34 @@ sweep(IdemRound *round)
 
 		MemoryContextSwitchTo(TopMemoryContext);
 		error = CopyErrorData();
-		strlcpy(round->error, error->message, sizeof(round->error));
-		round->end = IDEM_ROUND_DIED;
+		tell(round, error->message);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+}
+
+/*
+ * A tag for the one worker that may have a round in the database, or for the
+ * one session that may have a sweep of its own there.
+ */
+static void
+set_sweep_tag(LOCKTAG *tag, Oid database, bool whole)
+{
+	SET_LOCKTAG_ADVISORY(*tag, database, whole ? 1 : 0, 0, IDEM_LOCK_SWEEP);
+}
+
+/*
+ * Be the only worker that the launcher has here.  One that cannot even be
+ * terminated is left behind, and must not become many.
+ */
+static bool
+lock_round(void)
+{
+	LOCKTAG		tag;
+
+	set_sweep_tag(&tag, MyDatabaseId, false);
+	return LockAcquire(&tag, ExclusiveLock, true, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
 }
 
 /* Entry point of the process */
@@ -125,6 +160,7 @@ idem_worker_main(Datum main_arg)
 {
 	dsm_segment *segment;
 	IdemRound  *round;
+	IdemRoundEnd end;
 
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -144,9 +180,15 @@ idem_worker_main(Datum main_arg)
 		SetConfigOption("idem_tool.unknown_ttl", ttl, PGC_SUSET,
 						PGC_S_SESSION);
 	}
-	round->end = conditions(round);
-	if (round->end == IDEM_ROUND_DONE)
+
+	/* until a round is over it counts as one that died */
+	if (!round->whole && !lock_round())
+		proc_exit(0);
+	end = conditions(round);
+	if (end == IDEM_ROUND_DONE)
 		sweep(round);
+	else
+		round->end = end;
 	proc_exit(0);
 }
 
@@ -167,6 +209,21 @@ wait_for_worker(BackgroundWorkerHandle *handle)
 			proc_exit(1);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(handle));
+}
+
+/* Have a worker do the round, if there is a free process, and wait for it */
+static void
+do_round(IdemRound *round, dsm_handle segment)
+{
+	BackgroundWorkerHandle *handle = idem_worker_start(round, segment);
+
+	if (handle == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("no worker process is free for the sweep"),
+				 errhint("Try again, or raise \"%s\".",
+						 "max_worker_processes")));
+	wait_for_worker(handle);
 }
 
 /* Raise an error unless the round was done */
@@ -204,17 +261,18 @@ check_round(IdemRound *round)
  *
  * One whole revolution, in a process of its own, since it takes many short
  * transactions and a function has only the caller's.  So it does not see what
- * the caller has not committed, and a rollback does not take it back.  Errors:
- * 25006, 53000 if there is no free worker process, 55P03 if the table stays
- * locked for seconds, 55000 if the sweep broke off.
+ * the caller has not committed, and a rollback does not take it back.  Sweeps
+ * of the same database wait for each other.  Errors: 25006, 53000 if there is
+ * no free worker process, 55P03 if the table stays locked for seconds, 55000
+ * if the sweep broke off.
  */
 Datum
 idem_sweep(PG_FUNCTION_ARGS)
 {
-	BackgroundWorkerHandle *handle;
 	dsm_segment *segment;
 	IdemRound  *round;
 	TupleDesc	desc;
+	LOCKTAG		tag;
 	Datum		values[3];
 	bool		nulls[3] = {0};
 
@@ -230,14 +288,11 @@ idem_sweep(PG_FUNCTION_ARGS)
 	round->whole = true;
 	round->unknown_ttl = idem_unknown_ttl;
 
-	handle = idem_worker_start(round, dsm_segment_handle(segment));
-	if (handle == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("no worker process is free for the sweep"),
-				 errhint("Try again, or raise \"%s\".",
-						 "max_worker_processes")));
-	wait_for_worker(handle);
+	/* or all of max_worker_processes could be taken up by sweeps of one table */
+	set_sweep_tag(&tag, MyDatabaseId, true);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	do_round(round, dsm_segment_handle(segment));
+	LockRelease(&tag, ExclusiveLock, false);
 	check_round(round);
 
 	values[0] = Int64GetDatum(round->expired);

@@ -42,6 +42,8 @@ for my $function ('idem_sweep', 'idem_start_worker')
 		"SET statement_timeout = '30s';\n\\set VERBOSITY verbose\nSELECT $function()");
 	like($stderr, qr/ERROR:  25006/, "$function is refused on a standby");
 }
+is($standby->safe_psql('postgres', 'SELECT idem_wake_worker()'),
+	'f', 'where nobody can be woken');
 is( $standby->safe_psql('postgres',
 		"SELECT status FROM idem_reserve('lapsed1', takeover => '0')"),
 	'expired', 'a standby answers');
@@ -55,6 +57,8 @@ ok(wait_launcher($standby, 0), 'the launcher appears after promotion');
 ok( $standby->poll_query_until('postgres',
 		"SELECT status = 'expired' FROM idempotency_keys WHERE key = 'late'"),
 	'and has the table swept');
+is($standby->safe_psql('postgres', 'SELECT idem_wake_worker()'),
+	't', 'and can be woken');
 is(count_in_log($standby, qr/ERROR:  (?!.*cannot execute)/), 0, 'no errors (N5)');
 
 $primary->stop('fast');
