@@ -7,7 +7,7 @@ DATA         = $(wildcard sql/$(EXTENSION)--*.sql)
 REGRESS      = setup canonical arguments reserve settle tokens takeover \
 	memory results errors fingerprint retry_after replay callsites bulk \
 	settings durable prepared columns layout triggers foreign_keys privileges \
-	search_path lifecycle operators run gate handler sweep
+	search_path lifecycle operators run gate handler two_phase sweep
 REGRESS_OPTS = --load-extension=$(EXTENSION) --encoding=UTF8
 
 ISOLATION    = $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec))

@@ -331,6 +331,10 @@ SELECT idem_resolve('vetoed', 'done', create_missing => true);
 DROP TRIGGER veto ON idempotency_keys;
 SELECT status FROM idem_lookup('app 2');
 
+-- the end of time is one
+SELECT idem_memory_end('in_progress', '294276-12-31 23:00:00+00'), idem_memory_end('in_progress', 'infinity'),
+	   idem_memory_end('in_progress', '-infinity'), idem_memory_end('done', '-infinity');
+
 --
 -- idem_stuck
 --

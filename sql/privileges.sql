@@ -93,6 +93,9 @@ SELECT * FROM may('regress_idem "Odd" role');
 SELECT * FROM may('regress_idem_ops');
 -- bad arguments
 SELECT error_of($$SELECT idem_grant(NULL)$$);
+SELECT error_of($$SELECT idem_grant(0::regrole)$$);
+SELECT error_of($$SELECT idem_revoke(4294967295::oid::regrole, 'operator')$$);
+SELECT error_of($$SELECT idem_revoke('regress_idem_alice', 'king')$$);
 SELECT error_of($$SELECT idem_grant('regress_idem_alice', NULL)$$);
 SELECT error_of($$SELECT idem_grant('regress_idem_alice', 'boss')$$);
 SELECT error_of($$SELECT idem_grant('regress_idem_alice', '')$$);

@@ -63,7 +63,14 @@ like($log, qr/\Q${\sprintf($line, 'resolve', 'absent', 'failed')}\E\n/, '... but
 
 ($log, undef, undef) = log_of(q{SELECT idem_resolve('k', 'done', scope => 's')});
 like($log, qr/ERROR:  no reservation to resolve/, 'what is refused is an error');
-unlike($log, qr/LOG:  idem_/, '... and no use');
+like($log, qr/LOG:  idem_resolve by role "the ops" in a session of "the ops": key "k" in scope "" refused\n/,
+	'... that leaves its line, too');
+($log, undef, undef) = log_of(<<'END');
+SELECT idem_resolve('guessed', 'done', '"right"', create_missing => true);
+SELECT idem_resolve('guessed', 'done', '"wrong"');
+END
+like($log, qr/key "guessed" in scope "" refused\n/, 'nobody guesses at results without a trace');
+unlike($log, qr/LOG: .*wrong/, '... in which there are none');
 
 # The role that acts is not always the one that logged in
 $node->safe_psql('postgres', 'SET ROLE "the ops"; SELECT idem_forget(\'other\')');

@@ -67,6 +67,30 @@ SELECT 1 / 0;
 like($output, qr/division by zero/, 'a later command of the pipeline fails');
 is(status_of('first'), 'in_progress', 'the reservation was committed before');
 
+# idem_reserve with two_phase does the same, by its argument or the setting
+foreach my $call ("idem_reserve('%s', two_phase => true)",
+	"idem_reserve('%s') FROM set_config('idem_tool.two_phase', 'on', false)")
+{
+	my $later = sprintf("SELECT idem.$call;", 'later');
+	my $first = sprintf("SELECT idem.$call;", 'first ' . length($call));
+
+	(undef, $output) = bench('later' . length($call),
+		"\\startpipeline\nSELECT 1;\n$later\n\\endpipeline\n");
+	like($output, qr/idem_reserve\(\) cannot reserve inside a transaction block/,
+		"$call: refused behind another command of the pipeline");
+	(undef, $output) = bench('first' . length($call),
+		"\\startpipeline\n$first\nSELECT 1 / 0;\n\\endpipeline\n");
+	like($output, qr/division by zero/, '... where it is the first, the next fails');
+	is(status_of('first ' . length($call)), 'in_progress', '... and it was committed before');
+}
+is(status_of('later'), '', 'what was refused is not reserved');
+(undef, $output) = bench('plain', q{\startpipeline
+SELECT idem.idem_reserve('plain');
+SELECT 1 / 0;
+\endpipeline
+});
+is(status_of('plain'), '', 'without two_phase the pipeline takes it back');
+
 ($ok, $output) = bench('alone', q{SELECT idem.idem_begin('mail', '{}', 'alone');
 });
 ok($ok, 'accepted as a command of its own');
