@@ -123,5 +123,10 @@ SELECT outcome_of(
 	$$SELECT idem_reserve('large', request => to_jsonb(repeat('x', 4999999) || 'y'))$$);
 SELECT octet_length(fingerprint) FROM idempotency_keys WHERE key = 'large';
 
+-- whose request is it?  Before anything is done about it
+SELECT key, fingerprint = idem_fingerprint('"other"') AS same
+FROM idem_lookup('k', 's') AS l;
+SELECT key, fingerprint FROM idem_reserve('no request'), idem_lookup('no request');
+
 TRUNCATE idempotency_keys;
 DROP TABLE states, versions;

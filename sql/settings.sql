@@ -58,6 +58,13 @@ SET idem_tool.scope = E'a\nb';
 SELECT set_config('idem_tool.scope', repeat('x', 256), false);
 SET idem_tool.result_ttl = 0;
 SET idem_tool.unknown_ttl = 0;
+-- what is rounded to nothing says so
+SET idem_tool.result_ttl = '100ms';
+SET idem_tool.unknown_ttl = '1ms';
+SET idem_tool.audit_ttl = '1ms';
+SET idem_tool.max_reservation_ttl = '1ms';
+SET idem_tool.max_result_ttl = '1ms';
+SET idem_tool.reservation_ttl = '100ms';
 
 -- the longest times still add up
 SET idem_tool.reservation_ttl = 2147483647;

@@ -63,7 +63,7 @@ like($log, qr/\Q${\sprintf($line, 'resolve', 'absent', 'failed')}\E\n/, '... but
 
 ($log, undef, undef) = log_of(q{SELECT idem_resolve('k', 'done', scope => 's')});
 like($log, qr/ERROR:  no reservation to resolve/, 'what is refused is an error');
-like($log, qr/LOG:  idem_resolve by role "the ops" in a session of "the ops": key "k" in scope "" refused\n/,
+like($log, qr/LOG:  idem_resolve by role "the ops" in a session of "the ops": key "k" in scope "s" refused\n/,
 	'... that leaves its line, too');
 ($log, undef, undef) = log_of(<<'END');
 SELECT idem_resolve('guessed', 'done', '"right"', create_missing => true);
