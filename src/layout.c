@@ -17,6 +17,7 @@
 #include "idem_tool.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_index.h"
@@ -28,6 +29,7 @@
 #include "storage/lockdefs.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 static const struct
 {
@@ -101,68 +103,75 @@ check_columns(Relation rel)
 	}
 }
 
-/* Does the index say which rows there are of a key? */
-static bool
-is_our_key(Relation idx)
+/* What keeps this primary key from telling which row a key has?  NULL: nothing */
+static const char *
+key_problem(Relation idx)
 {
 	Form_pg_index index = idx->rd_index;
+	const char *problem = gettext_noop("It is over other columns, or in another order.");
 
+	if (!index->indisvalid)
+		return gettext_noop("It is not valid.");
+	if (!index->indimmediate)
+		return gettext_noop("It is deferrable.");
 	if (idx->rd_rel->relam != BTREE_AM_OID ||
 		index->indnkeyatts != lengthof(key_columns) ||
 		index->indnatts != lengthof(key_columns))
-		return false;
+		return problem;
 	for (int i = 0; i < lengthof(key_columns); i++)
 	{
 		if (index->indkey.values[i] != key_columns[i] ||
 			idx->rd_indcollation[i] != C_COLLATION_OID ||
 			idx->rd_opfamily[i] != TEXT_BTREE_FAM_OID)
-			return false;
+			return problem;
 	}
-	return true;
+	return NULL;
 }
 
-/* Why is there no primary key that could be used? */
-static const char *
-missing_key_detail(Relation rel)
+/* The primary key, whether or not it can be used; InvalidOid: there is none */
+static Oid
+find_primary_key(Relation rel)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	const char *detail = "It has none.";
+	Oid			pkey = idem_primary_key(rel);
 	ListCell   *lc;
 
-	foreach(lc, indexes)
-	{
-		Relation	idx = index_open(lfirst_oid(lc), AccessShareLock);
+	if (OidIsValid(pkey))
+		return pkey;
 
-		if (idx->rd_index->indisprimary)
-			detail = idx->rd_index->indimmediate ? "It is not valid." :
-				"It is deferrable.";
-		index_close(idx, AccessShareLock);
+	/* that leaves out those that can not */
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		HeapTuple	tuple = SearchSysCache1(INDEXRELID,
+											ObjectIdGetDatum(lfirst_oid(lc)));
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		if (((Form_pg_index) GETSTRUCT(tuple))->indisprimary)
+			pkey = lfirst_oid(lc);
+		ReleaseSysCache(tuple);
 	}
-	return detail;
+	return pkey;
 }
 
 static Oid
 check_primary_key(Relation rel)
 {
-	Oid			pkey = idem_primary_key(rel);
-	const char *detail = NULL;
+	Oid			pkey = find_primary_key(rel);
+	const char *problem = gettext_noop("It has none.");
 
-	if (!OidIsValid(pkey))
-		detail = missing_key_detail(rel);
-	else
+	if (OidIsValid(pkey))
 	{
 		Relation	idx = index_open(pkey, AccessShareLock);
 
-		if (!is_our_key(idx))
-			detail = "It is over other columns, or in another order.";
+		problem = key_problem(idx);
 		index_close(idx, AccessShareLock);
 	}
-	if (detail)
+	if (problem != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" does not have the primary key that extension \"%s\" made",
 						RelationGetRelationName(rel), IDEM_EXTENSION_NAME),
-				 errdetail_internal("%s", detail),
+				 errdetail("%s", _(problem)),
 				 idem_layout_hint("Make it PRIMARY KEY (key, scope), not deferrable.")));
 	return pkey;
 }
