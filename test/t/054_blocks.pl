@@ -66,6 +66,7 @@ remind inv_5512
 done|t
 END
 	tuning => {},
+	hashed => {},
 	# keys of a role that the first block makes
 	operations => {
 		before => <<'END',

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @steps = block_by('057_handbook', 'docs/operations.md');
+my @steps = block_by('058_handbook', 'docs/operations.md');
 my $node = PostgreSQL::Test::Cluster->new('handbook');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
