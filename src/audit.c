@@ -63,11 +63,14 @@ find_table(AuditTable *table)
 	return owner;
 }
 
-/* Refuse to write what runs a stranger's trigger */
+/*
+ * Refuse to write what runs a stranger's trigger.  The lock, which writing wants
+ * in any case, keeps new ones out.
+ */
 static void
 check_table(AuditTable *table)
 {
-	Relation	rel = table_open(table->relid, AccessShareLock);
+	Relation	rel = table_open(table->relid, RowExclusiveLock);
 
 	idem_check_triggers(rel);
 	table_close(rel, NoLock);
