@@ -124,6 +124,14 @@ example_regress() {
 	pg_prove -v pgtap/*.sql && /usr/bin/python3 ../common/run_tests.py
 }
 
+# What docs/drivers.md says of drivers that are quickly installed; all of them:
+# test/drivers/run.sh
+drivers() {
+	sql 'CREATE EXTENSION idem_tool' &&
+		/usr/bin/python3 test/drivers/check.py psycopg psycopg2 asyncpg \
+			sqlalchemy django lost_answer node-postgres postgres.js
+}
+
 # Each example by its own test, in a database of its own
 example() {
 	cd "$1" || return
@@ -144,6 +152,7 @@ suite isolation_preloaded isolation_preloaded
 suite tap tap
 suite pgtap with_server pgtap
 suite jcs with_server jcs
+suite drivers with_server drivers
 suite example_regress with_server example_regress
 for dir in examples/*; do
 	[ "$dir" != examples/regress ] || continue

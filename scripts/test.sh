@@ -17,6 +17,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packages=(gcc make git postgresql-15 postgresql-server-dev-15
 	postgresql-15-pgtap libtap-parser-sourcehandler-pgtap-perl
 	libipc-run-perl pgbouncer python3-psycopg python3-requests python3-tap
+	python3-psycopg2 python3-asyncpg python3-sqlalchemy python3-django
 	sudo valgrind)
 # not over an npm that somebody has from elsewhere
 command -v npm >/dev/null || packages+=(nodejs npm)
@@ -33,7 +34,7 @@ cd "$dir/idem_tool"
 quietly "$dir/build.log" make -j2 with_llvm=no COPT=-Werror
 quietly "$dir/build.log" as_root make install with_llvm=no
 # as the caller, who may have settings of his own for npm
-find examples test/jcs -name package-lock.json | while read -r lock; do
+find examples test/jcs test/drivers -name package-lock.json | while read -r lock; do
 	quietly "$dir/npm.log" npm ci --prefix "${lock%/*}" --no-audit --no-fund
 done
 as_root chown -R postgres "$dir"
