@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * extension.c
- *	  Where the extension is: OID, schema and version, by the catalogs alone.
+ *	  Where the extension and its tables are, by the catalogs alone.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,6 +9,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_class.h"
@@ -68,6 +69,32 @@ idem_extension_schema(void)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" does not exist", IDEM_EXTENSION_NAME)));
 	return schema;
+}
+
+/*
+ * Open and lock a table of the extension's, never by the search_path; NULL if
+ * there is none.  Who had to wait for the lock may find that the table is gone,
+ * and the extension created anew: then look again, until there is nothing new.
+ */
+Relation
+idem_extension_table(const char *name, Oid *schema)
+{
+	Oid			gone = InvalidOid;
+
+	for (;;)
+	{
+		Relation	rel;
+		Oid			relid;
+
+		*schema = idem_extension_schema();
+		relid = get_relname_relid(name, *schema);
+		if (!OidIsValid(relid) || relid == gone)
+			return NULL;
+		rel = try_relation_open(relid, AccessShareLock);
+		if (rel != NULL)
+			return rel;
+		gone = relid;
+	}
 }
 
 /* The version of its SQL objects; "" if there is no extension */

@@ -274,6 +274,7 @@ extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
 
 /* extension.c */
 extern Oid	idem_extension_schema(void);
+extern Relation idem_extension_table(const char *name, Oid *schema);
 extern char *idem_extension_version(void);
 extern Oid	idem_store_locate(Oid *extension);
 

@@ -57,39 +57,13 @@ idem_store_init(void)
 }
 
 /*
- * Open and lock the extension's table, never by the search_path.  Who had to
- * wait for the lock may find that the table is gone, and the extension created
- * anew: then look again, until there is nothing new.
- */
-static Relation
-open_table(Oid *schema)
-{
-	Oid			gone = InvalidOid;
-
-	for (;;)
-	{
-		Relation	rel;
-		Oid			relid;
-
-		*schema = idem_extension_schema();
-		relid = get_relname_relid(IDEM_TABLE_NAME, *schema);
-		if (!OidIsValid(relid) || relid == gone)
-			return NULL;
-		rel = try_relation_open(relid, AccessShareLock);
-		if (rel != NULL)
-			return rel;
-		gone = relid;
-	}
-}
-
-/*
  * Find the table, and what else the extension has.  Leaves it open and locked.
  */
 static Relation
 find_table(void)
 {
 	Oid			schema;
-	Relation	rel = open_table(&schema);
+	Relation	rel = idem_extension_table(IDEM_TABLE_NAME, &schema);
 
 	if (rel == NULL || rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,

@@ -102,20 +102,18 @@ has_known_key(Relation rel)
 static Relation
 find_tools(void)
 {
-	Oid			relid = get_relname_relid(IDEM_TOOLS_NAME,
-										  idem_extension_schema());
-	Relation	rel = NULL;
+	Oid			schema;
+	Relation	rel = idem_extension_table(IDEM_TOOLS_NAME, &schema);
 
-	if (OidIsValid(relid))
-		rel = try_relation_open(relid, AccessShareLock);
 	if (rel == NULL || rel->rd_rel->relkind != RELKIND_RELATION ||
 		!has_known_columns(rel) || !has_known_key(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" of extension \"%s\" is missing or was changed",
-						IDEM_TOOLS_NAME, IDEM_EXTENSION_NAME)));
+						IDEM_TOOLS_NAME, IDEM_EXTENSION_NAME),
+				 idem_layout_hint(NULL)));
 	tools_pkey_oid = idem_primary_key(rel);
-	tools_oid = relid;
+	tools_oid = RelationGetRelid(rel);
 	return rel;
 }
 
