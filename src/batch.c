@@ -10,7 +10,7 @@
  * told "reserved" or true has made a new version.
  *
  * The writing is plain SQL as the table's owner, with every trigger and
- * foreign key that an administrator added.
+ * foreign key that an administrator added, and with none of a stranger's.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +30,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
 
@@ -192,13 +193,17 @@ write_rows(IdemBatch *batch, const char *format, Datum *tids, int n)
 		SPI_processed != n)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a trigger or rule on table \"%s\" suppressed the write",
+				 errmsg("%s on table \"%s\" suppressed the write",
+						check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
+						"row security, a trigger or a rule" :
+						"a trigger or rule",
 						RelationGetRelationName(rel))));
 }
 
 /*
  * Let deferred triggers fire with the others: at commit they would be refused,
  * for that is no place for what a mere user wrote in a superuser's session.
+ * This process has no others under way than those of its own writes.
  */
 static void
 make_triggers_immediate(void)
@@ -239,6 +244,9 @@ write_batch(IdemBatch *batch)
 	if (end != IDEM_ROUND_DONE)
 		return end;
 
+	idem_check_triggers(batch->store.rel);
+	idem_check_cascades(batch->store.rel);
+	batch->looked = true;
 	lock_rows(batch);
 	make_triggers_immediate();
 	SPI_connect();

@@ -475,6 +475,7 @@ extern void idem_become_caller(const IdemCaller *caller);
 
 /* trust.c */
 extern void idem_check_triggers(Relation rel);
+extern void idem_check_cascades(Relation rel);
 
 /* autocommit.c */
 extern void idem_require_autocommit(const char *function);

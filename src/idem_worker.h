@@ -123,6 +123,7 @@ typedef struct IdemBatch
 
 	ItemPointerData *tids;		/* the rows to be looked at */
 	int			nrows;			/* how many */
+	bool		looked;			/* at them: an error is about one of them */
 	Datum	   *marks;			/* places of the rows that were locked */
 	Datum	   *deletes;
 	int			nmarks;

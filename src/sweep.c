@@ -261,20 +261,19 @@ is_passing(const ErrorData *error)
 		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
 }
 
-/* Something about one row objected to its being swept */
+/* Something about a row, or about the table, objected to the sweep */
 static void
 note_refusal(Sweep *sweep, IdemBatch *batch)
 {
-	ErrorData  *error = batch->error;
-
-	if (is_passing(error))
+	if (is_passing(batch->error))
 		return;
 	if (sweep->refusal == NULL)
 		sweep->refusal = MemoryContextStrdup(TopMemoryContext,
-											 psprintf("%s: %s",
-													  batch->key ? batch->key : "unknown row",
-													  error->message));
-	sweep->round->refused++;
+											 psprintf("%s%s%s",
+													  batch->key ? batch->key : "",
+													  batch->key ? ": " : "",
+													  batch->error->message));
+	sweep->round->refused += batch->nrows;
 }
 
 /* Aim at a duration: half as many rows if it took longer, or up to twice */
@@ -346,9 +345,15 @@ write_list(Sweep *sweep)
 
 		n = Min(sweep->batch_size, sweep->listed - i);
 		write_rows(sweep, &batch, tids + i, n);
-		if (batch.error)
+		if (batch.error && batch.looked)
 		{
 			write_one_by_one(sweep, tids + i, n);
+			continue;
+		}
+		if (batch.error)
+		{
+			/* it is not about rows, and so about all of them */
+			note_refusal(sweep, &batch);
 			continue;
 		}
 		count_batch(sweep, &batch);
@@ -366,7 +371,7 @@ log_round(Sweep *sweep)
 		ereport(LOG,
 				(errmsg("%lld idempotency keys could not be swept and were skipped",
 						(long long) round->refused),
-				 errdetail_log("The first was %s.", sweep->refusal)));
+				 errdetail_log("First reason: %s.", sweep->refusal)));
 	if (sweep->logged > IDEM_LOGGED)
 		ereport(LOG,
 				(errmsg("%d more idempotency keys of unknown outcome were forgotten",

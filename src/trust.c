@@ -18,15 +18,18 @@
 #include "idem_tool.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/transam.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
+#include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/reltrigger.h"
 #include "utils/syscache.h"
@@ -115,6 +118,17 @@ is_trusted_trigger(const Trigger *trigger)
 		 !has_strange_part(stringToNode(trigger->tgqual), NULL));
 }
 
+static pg_noreturn void
+refuse(const Trigger *trigger, Relation rel, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("trigger \"%s\" on table \"%s\" cannot be trusted",
+					trigger->tgname, RelationGetRelationName(rel)),
+			 errdetail("Its function, or what its condition uses, belongs to neither a superuser nor the owner of the database."),
+			 errhint("%s", hint)));
+}
+
 /*
  * Refuse with 55000 to write a table that has a trigger of a stranger's.
  */
@@ -127,13 +141,85 @@ idem_check_triggers(Relation rel)
 	{
 		const Trigger *trigger = &desc->triggers[i];
 
-		if (trigger->tgenabled == TRIGGER_DISABLED || is_trusted_trigger(trigger))
-			continue;
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("trigger \"%s\" on table \"%s\" cannot be trusted",
-						trigger->tgname, RelationGetRelationName(rel)),
-				 errdetail("Its function, or what its condition uses, belongs to neither a superuser nor the owner of the database."),
-				 errhint("Drop the trigger, and revoke the privilege TRIGGER on the table from whoever made it.")));
+		if (trigger->tgenabled != TRIGGER_DISABLED &&
+			!is_trusted_trigger(trigger))
+			refuse(trigger, rel,
+				   "Drop the trigger, and revoke the privilege TRIGGER on the table from whoever made it.");
+	}
+}
+
+/*
+ * Does it fire after a deletion or an update?  What fires before one that a
+ * foreign key makes runs as the owner of the table with the foreign key.
+ */
+static bool
+fires_after_cascade(const Trigger *trigger)
+{
+	return trigger->tgenabled != TRIGGER_DISABLED &&
+		!TRIGGER_FOR_BEFORE(trigger->tgtype) &&
+		(TRIGGER_FOR_DELETE(trigger->tgtype) ||
+		 TRIGGER_FOR_UPDATE(trigger->tgtype));
+}
+
+/* Does it write the table with the foreign key? */
+static bool
+is_cascade(const Trigger *trigger)
+{
+	switch (trigger->tgfoid)
+	{
+		case F_RI_FKEY_CASCADE_DEL:
+		case F_RI_FKEY_CASCADE_UPD:
+		case F_RI_FKEY_SETNULL_DEL:
+		case F_RI_FKEY_SETNULL_UPD:
+		case F_RI_FKEY_SETDEFAULT_DEL:
+		case F_RI_FKEY_SETDEFAULT_UPD:
+			return trigger->tgenabled != TRIGGER_DISABLED;
+		default:
+			return false;
+	}
+}
+
+/* Add the tables that are written as well if rows of "rel" are */
+static List *
+add_cascades(List *tables, Relation rel)
+{
+	TriggerDesc *desc = rel->trigdesc;
+
+	for (int i = 0; desc != NULL && i < desc->numtriggers; i++)
+	{
+		if (is_cascade(&desc->triggers[i]))
+			tables = list_concat_unique_oid(tables,
+											find_all_inheritors(desc->triggers[i].tgconstrrelid,
+																RowExclusiveLock, NULL));
+	}
+	return tables;
+}
+
+/*
+ * The same for who deletes rows of the table: a foreign key that refers to it
+ * may delete or change rows elsewhere, and what fires there afterwards runs as
+ * whoever made the first deletion.  Locks these tables, as the foreign keys
+ * would.
+ */
+void
+idem_check_cascades(Relation rel)
+{
+	List	   *tables = add_cascades(NIL, rel);
+
+	/* the list grows as we go */
+	for (int i = 0; i < list_length(tables); i++)
+	{
+		Relation	other = table_open(list_nth_oid(tables, i), NoLock);
+		TriggerDesc *desc = other->trigdesc;
+
+		for (int j = 0; desc != NULL && j < desc->numtriggers; j++)
+		{
+			if (fires_after_cascade(&desc->triggers[j]) &&
+				!is_trusted_trigger(&desc->triggers[j]))
+				refuse(&desc->triggers[j], other,
+					   "Drop the foreign key, or have the function belong to the owner of the database.");
+		}
+		tables = add_cascades(tables, other);
+		table_close(other, NoLock);
 	}
 }

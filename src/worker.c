@@ -76,7 +76,7 @@ idem_worker_settle(void)
 		{"idle_in_transaction_session_timeout", "0"},
 		{"idle_session_timeout", "0"},
 		IDEM_NEWER_TIMEOUTS
-		{"row_security", "off"},
+		{"row_security", "on"},
 		{"enable_seqscan", "off"},
 		{"jit", "off"},
 	};

@@ -203,6 +203,9 @@ CREATE TRIGGER record AFTER DELETE OR UPDATE ON idempotency_keys
 CREATE CONSTRAINT TRIGGER record_later AFTER DELETE OR UPDATE ON idempotency_keys
 	DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW EXECUTE FUNCTION record();
+RESET ROLE;
+-- or it would be refused
+ALTER FUNCTION record() OWNER TO postgres;
 SQL
 $node->safe_psql('postgres', forgotten('owner', 10) . lapsed('ownerlapsed', 10));
 ok( $node->poll_query_until('postgres',
