@@ -870,6 +870,11 @@ BEGIN
 		WHERE d.refclassid = 'pg_extension'::regclass
 		AND e.extname = 'idem_tool' AND d.deptype = 'e'
 		AND i.type IN ('function', 'table', 'view', 'sequence', 'type')
+		-- the row type of a table goes with that
+		AND NOT EXISTS (
+			SELECT FROM pg_type AS t JOIN pg_class AS c ON c.oid = t.typrelid
+			WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid
+			AND c.relkind <> 'c')
 	LOOP
 		EXECUTE format('ALTER %s %s OWNER TO pg_database_owner',
 			object.type, object.identity);
