@@ -59,10 +59,31 @@ SELECT split_part(error_of(format('SELECT idem_register(''x'', %s)', bad)), E'\n
 	AS failure
 FROM unnest(ARRAY['reservation_ttl => ''0''', 'reservation_ttl => ''-1 s''',
 	'result_ttl => ''0''', 'result_ttl => ''200000 years''',
+	'result_ttl => ''100000 years 1 us''', 'takeover => ''36000001 days''',
 	'takeover => ''-1 s''', 'fallback_ttl => ''0''',
+	'reservation_ttl => ''2 days''', 'reservation_ttl => ''300000''',
 	'fallback_ttl => ''1 s'', effect => ''read''',
 	'fallback_ttl => ''1 s'', effect => ''idempotent''']) AS bad;
+SELECT error_of($$SELECT idem_register('x', reservation_ttl => '300000')$$);
+SELECT error_of($$SELECT idem_register('x', fallback_ttl => '1 s', effect => 'read')$$);
+-- the superuser's limits bind the registry, too, and what is in it
+SET idem_tool.max_result_ttl = '1 d';
+SELECT error_of($$SELECT idem_register('x', result_ttl => '25 h')$$);
+SELECT error_of($$SELECT idem_register('x', fallback_ttl => '25 h')$$);
+SELECT error_of($$SELECT idem_call('refund', '{}', 'limit')$$);
+RESET idem_tool.max_result_ttl;
+SET idem_tool.max_reservation_ttl = '1 min';
+SELECT idem_begin('mail', '{}', 'limit');
+RESET idem_tool.max_reservation_ttl;
 SELECT count(*) FROM idem_tools WHERE tool = 'x';
+-- up to the limits
+SELECT idem_register('x', reservation_ttl => '1 day', result_ttl => '100000 years',
+	takeover => '100000 years', fallback_ttl => '36000000 days');
+SELECT idem_unregister('x');
+BEGIN READ ONLY;
+SELECT error_of($$SELECT idem_register('x')$$);
+SELECT error_of($$SELECT idem_unregister('mail')$$);
+COMMIT;
 
 --
 -- idem_call: a read at once, without key and row
@@ -366,6 +387,37 @@ RESET ROLE;
 SET ROLE regress_gate_operator;
 SELECT idem_register('op', 'act(jsonb)', 'read'), idem_unregister('op');
 RESET ROLE;
+-- a trigger of the operator's, who has been given too much, is not run
+GRANT TRIGGER ON idem_tools TO regress_gate_operator;
+GRANT CREATE ON SCHEMA gate_test TO regress_gate_operator;
+SET ROLE regress_gate_operator;
+CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN RAISE NOTICE ''% as %'', tg_op, current_user; RETURN coalesce(NEW, OLD); END';
+CREATE TRIGGER trap BEFORE INSERT OR UPDATE OR DELETE ON idem_tools
+	FOR EACH ROW EXECUTE FUNCTION trap();
+RESET ROLE;
+SELECT error_of($$SELECT idem_register('op')$$);
+SELECT error_of($$SELECT idem_unregister('mail')$$);
+-- the administrator's is, as the owner of the table
+ALTER FUNCTION trap() OWNER TO CURRENT_USER;
+SET ROLE regress_gate_operator;
+SELECT idem_register('op');
+SELECT idem_register('op');
+SELECT idem_unregister('op');
+RESET ROLE;
+-- what it keeps from the table was not registered
+CREATE OR REPLACE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN RETURN NULL; END';
+SELECT error_of($$SELECT idem_register('op')$$);
+SELECT error_of($$SELECT idem_unregister('mail')$$);
+DROP TRIGGER trap ON idem_tools;
+
+-- nothing is called by its name: an overload that fits better is not ours
+CREATE FUNCTION public.idem_call_key(text, text) RETURNS text LANGUAGE plpgsql AS
+	'BEGIN RAISE ''runs as %'', current_user; END';
+SELECT idem_register('op', 'act(jsonb)', fallback_ttl => '1 s'), idem_unregister('op');
+DROP FUNCTION public.idem_call_key(text, text);
+
 SET ROLE pg_read_all_data;
 SELECT public.idem_call('charge', '{}');
 RESET ROLE;

@@ -498,71 +498,14 @@ CREATE FUNCTION @extschema@.idem_register(
 	fallback_ttl interval DEFAULT NULL,
 	description text DEFAULT NULL)
 RETURNS void
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	signature text;
-BEGIN
-	IF tool IS NULL OR effect IS NULL THEN
-		RAISE null_value_not_allowed USING
-			MESSAGE = 'tool and effect must not be null';
-	END IF;
-	-- the name must be fit for a key: raises if it is not
-	PERFORM @extschema@.idem_call_key(tool, '{}');
-	IF effect NOT IN ('read', 'write', 'idempotent') THEN
-		RAISE invalid_parameter_value USING
-			MESSAGE = format('unrecognized effect "%s"', effect),
-			HINT = 'The effects are "read", "write" and "idempotent".';
-	END IF;
-
-	IF function IS NOT NULL THEN
-		SELECT format('%I.%I(jsonb)', n.nspname, p.proname)
-			INTO signature
-			FROM pg_proc AS p
-			JOIN pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
-			WHERE p.oid OPERATOR(pg_catalog.=) function
-			AND p.prokind OPERATOR(pg_catalog.=) 'f' AND NOT p.proretset
-			AND p.pronargs OPERATOR(pg_catalog.=) 1
-			AND p.proargtypes[0] OPERATOR(pg_catalog.=) 'jsonb'::regtype
-			AND p.prorettype OPERATOR(pg_catalog.=) 'jsonb'::regtype;
-		IF NOT FOUND THEN
-			RAISE wrong_object_type USING
-				MESSAGE = format('%s cannot be run as a tool', function),
-				DETAIL = 'A tool is a function that takes one jsonb and returns one jsonb.';
-		END IF;
-		IF signature OPERATOR(pg_catalog.~) '^pg_temp_' THEN
-			RAISE feature_not_supported USING
-				MESSAGE = format('temporary function %s cannot be registered', function);
-		END IF;
-	END IF;
-
-	INSERT INTO @extschema@.idem_tools AS t
-		VALUES (tool, signature, effect, reservation_ttl, result_ttl,
-			takeover, fallback_ttl, description)
-		ON CONFLICT ON CONSTRAINT idem_tools_pkey DO UPDATE
-		SET (function, effect, reservation_ttl, result_ttl, takeover,
-			fallback_ttl, description) =
-			ROW (excluded.function, excluded.effect,
-			excluded.reservation_ttl, excluded.result_ttl, excluded.takeover,
-			excluded.fallback_ttl, excluded.description);
-END;
-$$;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION @extschema@.idem_register(text, regprocedure, text, interval, interval, interval, interval, text) IS
 'register a tool, or replace its registration';
 
 CREATE FUNCTION @extschema@.idem_unregister(tool text)
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	DELETE FROM @extschema@.idem_tools AS t
-		WHERE t.tool OPERATOR(pg_catalog.=) idem_unregister.tool;
-	RETURN FOUND;
-END;
-$$;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION @extschema@.idem_unregister(text) IS
 'remove a tool from the registry; false if it was not there';
@@ -799,7 +742,7 @@ BEGIN
 			('EXECUTE ON FUNCTION', 'idem_fingerprint(jsonb)', '{caller}'),
 			('EXECUTE ON FUNCTION', 'idem_key(text, text, jsonb)', '{caller}'),
 			('EXECUTE ON FUNCTION', 'idem_step_key(text, bigint)', '{caller}'),
-			('EXECUTE ON FUNCTION', 'idem_call_key(text, jsonb, text)', '{caller,operator}'),
+			('EXECUTE ON FUNCTION', 'idem_call_key(text, jsonb, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', 'idem_run(text, regprocedure, jsonb, interval, interval, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', 'idem_call(text, jsonb, text, interval, text)', '{caller}'),
 			('EXECUTE ON FUNCTION', 'idem_begin(text, jsonb, text, interval, text, text)', '{caller}'),

@@ -130,8 +130,9 @@ check_range(const char *what, const Interval *span)
 	int64		days = span->day < 0 ? -(int64) span->day : span->day;
 	uint64		usecs = span->time < 0 ? -(uint64) span->time : span->time;
 
-	if (months * 61 / 2 + days + (int64) (usecs / USECS_PER_DAY) >
-		(int64) IDEM_MAX_YEARS * 366)
+	if (months * DAYS_PER_MONTH + days + (int64) (usecs / USECS_PER_DAY) +
+		(usecs % USECS_PER_DAY != 0) >
+		(int64) IDEM_MAX_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be finite and not longer than %d years",
@@ -195,19 +196,43 @@ idem_wait_from_args(FunctionCallInfo fcinfo, int argno)
 	return usecs;
 }
 
-/* Refuse a length of time that the superuser does not allow, in seconds */
-static void
-check_limit(IdemTtl kind, int64 usecs, int limit)
+/*
+ * The length of a ttl, which must be positive and within the superuser's limit;
+ * "what" is the name of the argument.
+ */
+static int64
+ttl_usecs(const char *what, IdemTtl kind, const Interval *ttl, int limit)
 {
-	if (limit < 0 || usecs <= (int64) limit * USECS_PER_SEC)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("ttl must not be longer than %d seconds", limit),
-			 errdetail("The limit is the setting \"%s\".",
-					   kind == IDEM_LEASE ? "idem_tool.max_reservation_ttl" :
-					   "idem_tool.max_result_ttl"),
-			 errhint("A bare number is taken as seconds.")));
+	int64		usecs = idem_interval_usecs(what, ttl);
+
+	if (usecs <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be positive", what)));
+	if (limit >= 0 && usecs > (int64) limit * USECS_PER_SEC)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be longer than %d seconds", what, limit),
+				 errdetail("The limit is the setting \"%s\".",
+						   kind == IDEM_LEASE ? "idem_tool.max_reservation_ttl" :
+						   "idem_tool.max_result_ttl"),
+				 errhint("A bare number is taken as seconds.")));
+	return usecs;
+}
+
+/* The superuser's limit, in seconds; a negative number is none */
+static int
+ttl_limit(IdemTtl kind)
+{
+	return kind == IDEM_LEASE ? idem_max_reservation_ttl : idem_max_result_ttl;
+}
+
+/* Refuse a ttl that idem_ttl_end() would refuse; NULL is none */
+void
+idem_check_ttl(const char *what, IdemTtl kind, const Interval *ttl)
+{
+	if (ttl != NULL)
+		(void) ttl_usecs(what, kind, ttl, ttl_limit(kind));
 }
 
 /*
@@ -220,24 +245,23 @@ idem_ttl_end(IdemTtl kind, const Interval *ttl, TimestampTz now)
 {
 	int			setting = kind == IDEM_LEASE ? idem_reservation_ttl :
 		idem_result_ttl;
-	int			limit = kind == IDEM_LEASE ? idem_max_reservation_ttl :
-		idem_max_result_ttl;
-	int64		usecs;
+	int			limit = ttl_limit(kind);
 
-	if (ttl == NULL)
-	{
-		if (limit >= 0 && (setting < 0 || setting > limit))
-			setting = limit;
-		return idem_seconds_after(now, setting);
-	}
+	if (ttl != NULL)
+		return now + ttl_usecs("ttl", kind, ttl, limit);
+	if (limit >= 0 && (setting < 0 || setting > limit))
+		setting = limit;
+	return idem_seconds_after(now, setting);
+}
 
-	usecs = idem_interval_usecs("ttl", ttl);
-	if (usecs <= 0)
+/* Refuse a length of time for takeovers that is none; NULL is none given */
+void
+idem_check_takeover(const Interval *takeover)
+{
+	if (takeover != NULL && idem_interval_usecs("takeover", takeover) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must be positive")));
-	check_limit(kind, usecs, limit);
-	return now + usecs;
+				 errmsg("takeover must not be negative")));
 }
 
 /* Refuse an outcome that is larger than allowed, stored or as text */

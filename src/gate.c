@@ -88,8 +88,7 @@ call_write(IdemGate *gate, FunctionCallInfo fcinfo)
 	request.wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
 
 	/* refuse what cannot run before anybody waits for it */
-	(void) idem_ttl_end(IDEM_MEMORY, gate->result_ttl,
-						GetCurrentTimestamp());
+	idem_check_ttl("ttl", IDEM_MEMORY, gate->result_ttl);
 	(void) idem_tool_function(&gate->tool);
 
 	idem_gate_reserve(&request, gate, &outcome);

@@ -3,10 +3,10 @@
  * idem_gate.h
  *	  Tools: run once, and the gate between reads and writes.
  *
- * tools.c is the registry, function.c finds and checks what is run as a tool,
- * run.c runs it once, gate.c tells which calls need a key, begin.c does the
- * same for tools outside the database, refuse.c has the errors of functions
- * that return a bare result.
+ * tools.c is the registry and register.c changes it, function.c finds and checks
+ * what is run as a tool, run.c runs it once, gate.c tells which calls need a key,
+ * begin.c does the same for tools outside the database, refuse.c has the errors
+ * of functions that return a bare result.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,6 +39,8 @@ extern void idem_tools_init(void);
 extern void idem_tool_from_args(IdemTool *tool, FunctionCallInfo fcinfo,
 								int toolarg);
 extern void idem_tool_again(IdemTool *tool);
+extern Relation idem_tools_open_for_write(void);
+extern bool idem_tools_find(Relation rel, text *name, ItemPointer tid);
 
 /* function.c: what is run as a tool */
 extern Oid	idem_tool_function(const IdemTool *tool);

@@ -263,6 +263,9 @@ typedef enum IdemTtl
 	IDEM_MEMORY
 } IdemTtl;
 
+extern void idem_check_ttl(const char *what, IdemTtl kind,
+						   const Interval *ttl);
+extern void idem_check_takeover(const Interval *takeover);
 extern TimestampTz idem_ttl_end(IdemTtl kind, const Interval *ttl,
 								TimestampTz now);
 extern void idem_check_result_size(Datum result, const char *hint);

@@ -123,8 +123,7 @@ resolve_from_args(OperatorCall *call, FunctionCallInfo fcinfo)
 	call->status = status_from_args(fcinfo);
 	call->result_isnull = !idem_result_from_args(fcinfo, ARG_RESULT,
 												 &call->result);
-	(void) idem_ttl_end(IDEM_MEMORY, idem_interval_from_args(fcinfo, ARG_TTL),
-						GetCurrentTimestamp());
+	idem_check_ttl("ttl", IDEM_MEMORY, idem_interval_from_args(fcinfo, ARG_TTL));
 	call->force = !PG_ARGISNULL(ARG_FORCE) && PG_GETARG_BOOL(ARG_FORCE);
 	call->create_missing = !PG_ARGISNULL(ARG_CREATE) &&
 		PG_GETARG_BOOL(ARG_CREATE);

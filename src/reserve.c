@@ -79,16 +79,11 @@ request_from_args(IdemReserveRequest *request, FunctionCallInfo fcinfo)
 	idem_key_from_args(&request->key, fcinfo, ARG_KEY, ARG_SCOPE);
 	request->ttl = idem_interval_from_args(fcinfo, ARG_TTL);
 
-	/* for its errors: the lease will begin when the row is written */
-	(void) idem_ttl_end(IDEM_LEASE, request->ttl, GetCurrentTimestamp());
+	idem_check_ttl("ttl", IDEM_LEASE, request->ttl);
 
 	request->wait_usecs = idem_wait_from_args(fcinfo, ARG_WAIT);
 	request->takeover = idem_interval_from_args(fcinfo, ARG_TAKEOVER);
-	if (request->takeover != NULL &&
-		idem_interval_usecs("takeover", request->takeover) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("takeover must not be negative")));
+	idem_check_takeover(request->takeover);
 
 	request->holder = PG_ARGISNULL(ARG_HOLDER) ? NULL :
 		idem_name_from_args(fcinfo, ARG_HOLDER, "holder", IDEM_MAX_HOLDER,

@@ -119,7 +119,7 @@ idem_run(PG_FUNCTION_ARGS)
 	result_ttl = idem_interval_from_args(fcinfo, ARG_TTL);
 
 	/* refuse a bad ttl before anything runs */
-	(void) idem_ttl_end(IDEM_MEMORY, result_ttl, GetCurrentTimestamp());
+	idem_check_ttl("ttl", IDEM_MEMORY, result_ttl);
 
 	signature = idem_function_signature(function);
 	request.fingerprint = idem_call_fingerprint(signature, args);

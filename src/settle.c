@@ -299,9 +299,8 @@ settle(SettleCall *call)
 {
 	TransactionId rival;
 
-	/* for its errors: the time counts from the moment of writing */
-	(void) idem_ttl_end(call->kind == EXTEND ? IDEM_LEASE : IDEM_MEMORY,
-						call->ttl, GetCurrentTimestamp());
+	idem_check_ttl("ttl", call->kind == EXTEND ? IDEM_LEASE : IDEM_MEMORY,
+				   call->ttl);
 
 	/* waits as any UPDATE: lock_timeout and deadlock detection apply */
 	while (!attempt(call, &rival))

@@ -208,6 +208,32 @@ fetch_row(Relation rel, text *name, TupleTableSlot *slot)
 	return found;
 }
 
+/*
+ * Open the table for who is going to change it, and keep others from that until
+ * the transaction ends.
+ */
+Relation
+idem_tools_open_for_write(void)
+{
+	Relation	rel = open_tools();
+
+	LockRelationOid(RelationGetRelid(rel), ShareRowExclusiveLock);
+	return rel;
+}
+
+/* Where is the tool's row?  False if it is not registered */
+bool
+idem_tools_find(Relation rel, text *name, ItemPointer tid)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	bool		found = fetch_row(rel, name, slot);
+
+	if (found)
+		ItemPointerCopy(&slot->tts_tid, tid);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}
+
 /* Look the tool up by its name; refuse one that is not registered */
 static void
 find_tool(IdemTool *tool)

@@ -59,8 +59,8 @@ INSERT INTO expected VALUES
  'reservation_ttl interval DEFAULT NULL::interval, result_ttl interval DEFAULT NULL::interval, '
  'takeover interval DEFAULT NULL::interval, fallback_ttl interval DEFAULT NULL::interval, '
  'description text DEFAULT NULL::text',
- 'void', 'plpgsql'),
-('idem_unregister', 'tool text', 'boolean', 'plpgsql');
+ 'void', 'c'),
+('idem_unregister', 'tool text', 'boolean', 'c');
 
 SELECT is(array[pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
 			lanname::text, provolatile::text, proparallel::text,

@@ -144,12 +144,38 @@ is($node->safe_psql('restored', q{
 	SELECT idem.idem_run('run 2', 'app."Act"(jsonb)', '["a"]');
 	SELECT idem.idem_call('act', '["b"]', 'call');
 	SELECT string_agg(what, ' ' ORDER BY what) FROM app.ledger;
-	SELECT has_table_privilege('operator', 'idem.idem_tools', 'SELECT');
+	SELECT has_function_privilege('operator',
+		'idem.idem_register(text, regprocedure, text, interval, interval, interval, interval, text)',
+		'EXECUTE');
 }), qq{["a"]\n["a"]\n["b"]\na a b\nt}, 'what ran before is replayed');
 is($node->safe_psql('restored', q{
 	SELECT idem.idem_call('"Act"', '["c"]');
 	SELECT string_agg(what, ' ' ORDER BY what) FROM app.ledger}),
 	qq{["c"]\na a b c}, 'and tools run');
+
+#
+# After ALTER SCHEMA RENAME: nothing goes on looking under the old name
+#
+$node->safe_psql('postgres', q{
+	ALTER SCHEMA idem RENAME TO renamed;
+	CREATE SCHEMA idem;
+	CREATE TABLE idem.idem_tools (LIKE renamed.idem_tools INCLUDING ALL);
+	CREATE FUNCTION idem.trap() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN RAISE ''runs as %'', current_user; END';
+	CREATE TRIGGER trap BEFORE INSERT OR DELETE ON idem.idem_tools
+		FOR EACH ROW EXECUTE FUNCTION idem.trap();
+	CREATE FUNCTION idem.idem_call_key(text, jsonb, text DEFAULT NULL)
+		RETURNS text LANGUAGE plpgsql AS
+		'BEGIN RAISE ''runs as %'', current_user; END';
+});
+is($node->safe_psql('postgres', q{
+	SELECT renamed.idem_register('late', 'app.act(jsonb)');
+	SELECT function FROM renamed.idem_tools WHERE tool = 'late';
+	SELECT renamed.idem_call('late', '["d"]', 'late');
+	SELECT renamed.idem_unregister('late');
+	SELECT count(*) FROM renamed.idem_tools WHERE tool = 'late';
+	SELECT count(*) FROM idem.idem_tools;
+}), qq{\napp.act(jsonb)\n["d"]\nt\n0\n0}, 'the registry works under its new name');
 
 $node->stop('fast');
 done_testing();
