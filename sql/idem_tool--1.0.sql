@@ -622,6 +622,7 @@ CREATE FUNCTION @extschema@.idem_stats_read(
 	OUT "position" bigint,
 	OUT table_pages bigint,
 	OUT revolution interval,
+	OUT ownerless bigint,
 	OUT since timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL SAFE ROWS 10;
@@ -684,6 +685,8 @@ COMMENT ON COLUMN @extschema@.idem_stats.table_pages IS
 'how many there were';
 COMMENT ON COLUMN @extschema@.idem_stats.revolution IS
 'time that the last walk over the whole table took, naps included';
+COMMENT ON COLUMN @extschema@.idem_stats.ownerless IS
+'keys that it met whose owner is a role that does not exist; only operators may settle them';
 COMMENT ON COLUMN @extschema@.idem_stats.since IS
 'when counting began';
 

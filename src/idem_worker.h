@@ -47,6 +47,8 @@ typedef struct IdemHand
 	uint64		walked;			/* pages since the revolution began */
 	int64		started;		/* when that was, by idem_clock(); 0: not known */
 	int64		revolution;		/* how long the last one took, in usecs */
+	int64		ownerless;		/* rows met since, whose owner role is gone */
+	int64		last_ownerless; /* in the last one */
 } IdemHand;
 
 /* One round: order and result */

@@ -143,8 +143,8 @@ static void
 put_database(ReturnSetInfo *rsinfo, IdemDatabase *shared)
 {
 	IdemDatabase copy;
-	Datum		values[IDEM_COUNTS + 12];
-	bool		nulls[IDEM_COUNTS + 12] = {0};
+	Datum		values[IDEM_COUNTS + 13];
+	bool		nulls[IDEM_COUNTS + 13] = {0};
 	int			n = 0;
 
 	SpinLockAcquire(&shared->mutex);
@@ -173,6 +173,8 @@ put_database(ReturnSetInfo *rsinfo, IdemDatabase *shared)
 	values[n++] = Int64GetDatum(copy.table_pages);
 	nulls[n] = copy.hand.revolution == 0;
 	values[n++] = usecs_interval(copy.hand.revolution);
+	nulls[n] = copy.hand.started == 0;
+	values[n++] = Int64GetDatum(copy.hand.last_ownerless);
 	values[n++] = TimestampTzGetDatum(copy.since);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }

@@ -140,6 +140,8 @@ read_stretch(Sweep *sweep, Relation rel, BlockNumber first, BlockNumber count)
 		}
 		last = page;
 		idem_row_read(&row, slot, now);
+		if (row.state != IDEM_STATE_ABSENT && idem_owner_is_gone(&row))
+			sweep->round->hand.ownerless++;
 		if (idem_row_due(&row) != IDEM_NOT_DUE)
 			put_on_list(sweep, &slot->tts_tid);
 	}
@@ -165,6 +167,8 @@ move_hand(Sweep *sweep, BlockNumber count, BlockNumber table_pages)
 		hand->revolution = now - hand->started;
 	hand->started = now;
 	hand->walked = 0;
+	hand->last_ownerless = hand->ownerless;
+	hand->ownerless = 0;
 }
 
 static void

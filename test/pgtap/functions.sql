@@ -94,7 +94,7 @@ INSERT INTO expected VALUES
  'OUT lost bigint, OUT swept_expired bigint, OUT swept_deleted bigint, '
  'OUT swept_forgotten bigint, OUT sweep_refused bigint, OUT rounds bigint, '
  'OUT last_round timestamp with time zone, OUT last_duration interval, '
- 'OUT "position" bigint, OUT table_pages bigint, OUT revolution interval, '
+ 'OUT "position" bigint, OUT table_pages bigint, OUT revolution interval, OUT ownerless bigint, '
  'OUT since timestamp with time zone',
  'SETOF record', 'c', 'v', 's', false),
 ('idem_may_act', 'owner text', 'boolean', 'c', 's', 's', true),

@@ -233,6 +233,13 @@ SQL
 ok( $node->poll_query_until('postgres',
 		"SELECT status = 'expired' AND owner = 'caller' FROM idempotency_keys"),
 	'rows of a role that is gone are swept');
+my $ownerless = "SELECT ownerless = %d FROM idem_stats WHERE datname = 'postgres'";
+ok($node->poll_query_until('postgres', sprintf($ownerless, 1)),
+	'and counted');
+$node->safe_psql('postgres', 'CREATE ROLE caller');
+ok($node->poll_query_until('postgres', sprintf($ownerless, 0)),
+	'until there is such a role');
+$node->safe_psql('postgres', 'DROP ROLE caller');
 
 $psql->quit;
 $node->stop('fast');
