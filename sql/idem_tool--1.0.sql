@@ -815,12 +815,13 @@ BEGIN
 		CROSS JOIN pg_identify_object(d.classid, d.objid, d.objsubid) AS i
 		WHERE d.refclassid = 'pg_extension'::regclass
 		AND e.extname = 'idem_tool' AND d.deptype = 'e'
-		AND i.type IN ('function', 'table', 'view', 'sequence', 'type')
-		-- the row type of a table goes with that
-		AND NOT EXISTS (
-			SELECT FROM pg_type AS t JOIN pg_class AS c ON c.oid = t.typrelid
-			WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid
-			AND c.relkind <> 'c')
+		AND (i.type IN ('function', 'table', 'view', 'sequence')
+			-- since 17 a table's row type and array type are members as well,
+			-- and go with the table
+			OR EXISTS (
+				SELECT FROM pg_type AS t JOIN pg_class AS c ON c.oid = t.typrelid
+				WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid
+				AND c.relkind = 'c'))
 	LOOP
 		EXECUTE format('ALTER %s %s OWNER TO pg_database_owner',
 			object.type, object.identity);

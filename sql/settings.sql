@@ -64,7 +64,7 @@ SET idem_tool.unknown_ttl = '1ms';
 SET idem_tool.audit_ttl = '1ms';
 SET idem_tool.max_reservation_ttl = '1ms';
 SET idem_tool.max_result_ttl = '1ms';
-SET idem_tool.reservation_ttl = '100ms';
+SELECT outcome_of($$SET idem_tool.reservation_ttl = '100ms'$$);
 
 -- the longest times still add up
 SET idem_tool.reservation_ttl = 2147483647;

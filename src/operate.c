@@ -62,7 +62,6 @@ typedef enum Verdict
 
 PG_FUNCTION_INFO_V1(idem_resolve);
 PG_FUNCTION_INFO_V1(idem_forget);
-PG_FUNCTION_INFO_V1(idem_memory_end);
 
 /* The status that a key is to get */
 static IdemStatus
@@ -446,29 +445,4 @@ idem_forget(PG_FUNCTION_ARGS)
 	idem_key_from_args(&call.key, fcinfo, 0, 1);
 	operate(&call);
 	PG_RETURN_BOOL(call.answer);
-}
-
-/*
- * idem_memory_end(status, expires_at) → timestamptz
- *
- * When a row with these columns stops meaning anything; for views, which could
- * not read the setting before the library is loaded.
- */
-Datum
-idem_memory_end(PG_FUNCTION_ARGS)
-{
-	const char *in_progress = idem_status_name(IDEM_IN_PROGRESS);
-	text	   *status;
-	TimestampTz end;
-
-	/* its owner can make it one that is called for NULL as well */
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
-		PG_RETURN_NULL();
-	status = PG_GETARG_TEXT_PP(0);
-	end = PG_GETARG_TIMESTAMPTZ(1);
-	if (!TIMESTAMP_NOT_FINITE(end) &&
-		VARSIZE_ANY_EXHDR(status) == strlen(in_progress) &&
-		memcmp(VARDATA_ANY(status), in_progress, strlen(in_progress)) == 0)
-		end = idem_seconds_after(end, idem_unknown_ttl);
-	PG_RETURN_TIMESTAMPTZ(end);
 }

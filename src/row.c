@@ -30,6 +30,8 @@ static const char *const status_names[] = {
 /* The same as text datums, made once */
 static Datum status_datums[lengthof(status_names)];
 
+PG_FUNCTION_INFO_V1(idem_memory_end);
+
 /* Called once per backend, when the library is loaded */
 void
 idem_row_init(void)
@@ -272,4 +274,29 @@ idem_row_default_columns(TupleTableSlot *slot, Relation rel, EState *estate)
 							 GetPerTupleExprContext(estate),
 							 &slot->tts_isnull[attno - 1]);
 	}
+}
+
+/*
+ * idem_memory_end(status, expires_at) → timestamptz
+ *
+ * When a row with these columns stops meaning anything; for views, which could
+ * not read the setting before the library is loaded.
+ */
+Datum
+idem_memory_end(PG_FUNCTION_ARGS)
+{
+	const char *in_progress = idem_status_name(IDEM_IN_PROGRESS);
+	text	   *status;
+	TimestampTz end;
+
+	/* its owner can make it one that is called for NULL as well */
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		PG_RETURN_NULL();
+	status = PG_GETARG_TEXT_PP(0);
+	end = PG_GETARG_TIMESTAMPTZ(1);
+	if (!TIMESTAMP_NOT_FINITE(end) &&
+		VARSIZE_ANY_EXHDR(status) == strlen(in_progress) &&
+		memcmp(VARDATA_ANY(status), in_progress, strlen(in_progress)) == 0)
+		end = idem_seconds_after(end, idem_unknown_ttl);
+	PG_RETURN_TIMESTAMPTZ(end);
 }
