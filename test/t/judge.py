@@ -303,11 +303,23 @@ def expected_there(call, state, mine):
     return True
 
 
-def settle_there(call, state, mine):
+def refused_at_once(call, expected, rivals):
+    """What is right instead, while others have not committed what they wrote"""
+    if expected == 'IK003' and call.fn in ('release', 'abandon') and rivals:
+        return False
+    if expected == 'IK002' and any(rival.outcome() == 'reserved' and
+                                   rival.answer[2] == call.args['token']
+                                   for rival in rivals or ()):
+        return 'IK003'
+    return expected
+
+
+def settle_there(call, state, mine, rivals):
     outcome = call.outcome()
     expected = expected_there(call, state, mine)
     if expected is not True:
-        need(outcome == expected, f'{outcome}, not {expected}')
+        need(outcome in (expected, refused_at_once(call, expected, rivals)),
+             f'{outcome}, not {expected}')
         return state
     if may_not_write(call):
         return state
@@ -323,7 +335,7 @@ def settle(call, state, mine, rival):
     absent = False if call.fn in ('release', 'abandon') else 'IK003'
     branches = []
     if there(state, call):
-        branches.append(lambda: settle_there(call, state, mine))
+        branches.append(lambda: settle_there(call, state, mine, rival))
     if gone(state, call) and call.outcome() == absent:
         branches.append(lambda: state)
     return any_of(*branches)
@@ -403,14 +415,17 @@ class Chain:
                 return
             n -= 1
 
-    def rival(self, call):
-        """Had anybody else an uncommitted write during the call?"""
+    def rivals(self, call):
+        """Writes of others that were uncommitted during the call"""
         low = bisect.bisect_left(self.write_starts, call.start - self.longest)
         high = bisect.bisect_right(self.write_starts, call.end)
-        return any(other.undo_end >= call.start and other.txn is not call.txn
-                   for other in self.writes[low:high]) or \
-            any(start <= call.end and end >= call.start
-                for start, end in self.sweeps)
+        return [other for other in self.writes[low:high]
+                if other.undo_end >= call.start and other.txn is not call.txn]
+
+    def swept(self, call):
+        """Was a sweep at work during the call?"""
+        return any(start <= call.end and end >= call.start
+                   for start, end in self.sweeps)
 
     def inside(self, write):
         """Calls of others that ran while "write" was uncommitted"""
@@ -458,7 +473,9 @@ def walk(txn, chains, complain):
             states = [step.met]
         else:
             states = chain.candidates(step)
-        rival = not mine and step.fn == 'reserve' and chain.rival(step)
+        rival = not mine and (
+            chain.rivals(step) or
+            step.fn == 'reserve' and chain.swept(step))
         reasons = []
         for state in states:
             try:
@@ -500,6 +517,13 @@ def shape(call, complain):
             need(call.answer[0] is not None, 'null')
     except Wrong as wrong:
         complain(call, str(wrong))
+
+
+def refusal(call):
+    """An answer that is certain, whatever becomes of a rival's write"""
+    if call.fn in ('release', 'abandon') and call.outcome() is False:
+        return True
+    return call.fn in SETTLING and call.error in ('IK002', 'IK003')
 
 
 DOCUMENTED = {'IK001', 'IK002', 'IK003', 'IK004', '22004', '25006', '55P03',
@@ -623,7 +647,8 @@ def report(conn, keys, txns, sweeps):
                 fine = call.outcome() in (
                     'in_progress', 'done', 'failed', 'IK001') or \
                     call.fn == 'lookup' or call.txn.read_only or \
-                    call.error in ('55P03', '40P01', '22004')
+                    call.error in ('55P03', '40P01', '22004') or \
+                    refusal(call)
                 if not fine:
                     report.complain(call, f'while uncommitted: {write}')
     report.check('nobody gets past an uncommitted write')
