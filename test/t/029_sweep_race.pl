@@ -23,7 +23,8 @@ $$ BEGIN
 END $$;
 CREATE TRIGGER slow AFTER DELETE OR UPDATE ON idempotency_keys
 	FOR EACH ROW EXECUTE FUNCTION slow();
-CREATE ROLE tester SUPERUSER LOGIN;
+-- to reserve a key of another role, even a superuser has to be a member of it
+CREATE ROLE tester SUPERUSER LOGIN IN ROLE postgres;
 SQL
 
 # Is the sweep at the row?  Its sleep is short, and a slow machine may miss it.
