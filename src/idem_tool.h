@@ -89,7 +89,6 @@ idem_clock(void)
  * other extensions are known to use numbers up to 16.
  */
 #define IDEM_LOCK_INSERTING	73
-#define IDEM_LOCK_POLLING	74
 #define IDEM_LOCK_LAUNCHER	75
 #define IDEM_LOCK_SWEEP		76
 
@@ -340,16 +339,13 @@ extern uint64 idem_key_mark(const IdemKey *key);
 /* wait.c */
 typedef struct IdemWait
 {
-	const IdemKey *key;
-	TimestampTz start;
-	int			interval;		/* of the next poll, in milliseconds */
-	bool		polling;		/* we hold the key's polling lock */
+	int64		start;			/* microseconds by a clock that nobody sets */
+	int64		deadlock_check; /* the next, so long after the start */
 } IdemWait;
 
-extern void idem_wait_init(IdemWait *wait, const IdemKey *key);
+extern void idem_wait_init(IdemWait *wait);
 extern bool idem_wait(IdemWait *wait, int64 usecs, bool brief,
 					  TransactionId rival, TimestampTz next_event);
-extern void idem_wait_end(IdemWait *wait);
 
 /* rowwriter.c */
 typedef enum IdemWriteResult

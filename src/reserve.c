@@ -385,7 +385,7 @@ idem_reserve_key(const IdemReserveRequest *request,
 	AttemptResult result;
 
 	memset(outcome, 0, sizeof(IdemReserveOutcome));
-	idem_wait_init(&wait, &request->key);
+	idem_wait_init(&wait);
 	while ((result = attempt(&call)) != ANSWERED)
 	{
 		if (result == MUST_WAIT &&
@@ -400,7 +400,6 @@ idem_reserve_key(const IdemReserveRequest *request,
 			MemoryContextReset(cxt);
 		MemoryContextSwitchTo(cxt);
 	}
-	idem_wait_end(&wait);
 	if (result != ANSWERED)
 		idem_count(IDEM_COUNT_IN_PROGRESS);
 	idem_session_note(&request->key,

@@ -3,17 +3,19 @@
  * wait.c
  *	  Bounded waiting for a key that somebody else has.
  *
- * An uncommitted rival is waited for by its transaction id, which wakes us at
- * once, shows in pg_blocking_pids() and takes part in deadlock detection.
+ * We poll: sleep on the latch, look again, and sleep longer the longer it
+ * takes.  That serves committed reservations, which have no transaction to
+ * wait for, standbys, where nobody's can be waited for, and rivals'
+ * transactions alike; it ends in time by a clock that nobody sets, and a cancel
+ * is a cancel.  None of this can be had in a lock's queue: what ends a wait
+ * there is an error, raised by the time of day, in the place of which a cancel
+ * of the same moment is lost.
  *
- * A committed reservation has no transaction to wait for, and on a standby
- * nobody's can be: there we poll.  Of all waiters of a key one polls while the
- * others sleep in the lock manager behind its polling lock, so that 64 of them
- * cost what one does.  Whoever sees a change lets go of the lock; the next one
- * gets it, looks, and polls on if there was nothing in it for him.
- *
- * Every wait for a lock is bounded by lock_timeout in a subtransaction that
- * writes nothing; it is there because an error is the only way out of a wait.
+ * But who waits for whom is known by the locks' queues: to the deadlock
+ * detector, to pg_blocking_pids() and to those who ask it.  So everybody who
+ * waits for a transaction stands in its queue now and then for a moment; at the
+ * same moments, or two of them would not see each other.  What was said of the
+ * queue holds in these moments, which are therefore few and short.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,85 +25,73 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
-/*
- * How often the poller looks: after 1 ms, 2, 4, then every 8, so that a rival
- * that is about to finish costs little and one that is not costs less.
- */
-#define IDEM_POLL_SHORTEST	1
-#define IDEM_POLL_LONGEST	8
+#define MSEC	INT64CONST(1000)
 
-/* A wait for "key" begins now, if it comes to one */
+/*
+ * The next look comes after this part of the time that was waited so far: a
+ * rival that is about to finish is heard of at once, and one that is not costs
+ * little.
+ */
+#define IDEM_POLL_PART		20
+#define IDEM_POLL_SHORTEST	(1 * MSEC)
+#define IDEM_POLL_LONGEST	(100 * MSEC)
+
+/*
+ * How often waiters stand in the queue, and for how long: long enough to be
+ * seen by isolationtester, which asks each 10 ms.  Who has waited for some time
+ * takes every eighth moment, so that he meets all others.
+ */
+#define IDEM_QUEUE_PERIOD	(200 * MSEC)
+#define IDEM_QUEUE_MOMENT	(15 * MSEC)
+#define IDEM_QUEUE_OFTEN	(2000 * MSEC)
+
+/* Microseconds by a clock that nobody sets and all processes share */
+static int64
+monotonic_usecs(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+/* A wait for a key begins now, if it comes to one */
 void
-idem_wait_init(IdemWait *wait, const IdemKey *key)
+idem_wait_init(IdemWait *wait)
 {
-	wait->key = key;
-	wait->start = GetCurrentTimestamp();
-	wait->interval = IDEM_POLL_SHORTEST;
-	wait->polling = false;
+	wait->start = monotonic_usecs();
+	wait->deadlock_check = DeadlockTimeout * MSEC;
 }
 
-/*
- * The moment at which the session's lock_timeout ends this wait, as it would
- * end any other.
- */
-static TimestampTz
-timeout_end(IdemWait *wait)
-{
-	if (LockTimeout <= 0)
-		return DT_NOEND;
-	return wait->start + (int64) LockTimeout * 1000;
-}
-
-/* Wait for one of two locks: a rival's transaction, or the polling lock */
+/* Stand in the rival's queue; ended by lock_timeout, in the worst case */
 static void
-wait_for_lock(IdemWait *wait, TransactionId rival, ResourceOwner owner)
-{
-	LOCKTAG		tag;
-
-	if (TransactionIdIsValid(rival))
-	{
-		XactLockTableWait(rival, NULL, NULL, XLTW_None);
-		return;
-	}
-
-	/* the lock must outlive the subtransaction */
-	CurrentResourceOwner = owner;
-	idem_key_locktag(&tag, wait->key, IDEM_LOCK_POLLING);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	wait->polling = true;
-}
-
-/*
- * The same until "end" at most.  Errors other than our own time-out, such as
- * a deadlock or a cancel, are the caller's.
- */
-static void
-wait_for_lock_until(IdemWait *wait, TransactionId rival, TimestampTz end)
+stand_in_queue(TransactionId rival, int64 usecs, bool check_deadlock)
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	int			saved_timeout = LockTimeout;
+	int			saved_lock_timeout = LockTimeout;
+	int			saved_deadlock_timeout = DeadlockTimeout;
+	bool		statement_timeout = get_timeout_active(STATEMENT_TIMEOUT);
 	ErrorData  *volatile edata = NULL;
-	long		msecs = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
 
-	if (msecs <= 0)
-		return;
-
+	/* it writes nothing: an error is the only way out of a queue */
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		LockTimeout = (int) Min(msecs, INT_MAX);
-		wait_for_lock(wait, rival, owner);
-
-		/* the time may have run out just as we got the lock */
-		CHECK_FOR_INTERRUPTS();
+		LockTimeout = (int) Max(usecs / MSEC, 2);
+		if (check_deadlock)
+			DeadlockTimeout = LockTimeout / 2;
+		XactLockTableWait(rival, NULL, NULL, XLTW_None);
 	}
 	PG_CATCH();
 	{
@@ -110,45 +100,92 @@ wait_for_lock_until(IdemWait *wait, TransactionId rival, TimestampTz end)
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	LockTimeout = saved_timeout;
+	LockTimeout = saved_lock_timeout;
+	DeadlockTimeout = saved_deadlock_timeout;
 
-	/* nothing was written, so rolling back is right for success as well */
 	RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(oldcxt);
 	CurrentResourceOwner = owner;
 
 	if (edata && edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 		ReThrowError(edata);
+
+	/* of two timeouts at once one is reported, and the other forgotten */
+	if (statement_timeout && !get_timeout_active(STATEMENT_TIMEOUT))
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("canceling statement due to statement timeout")));
 }
 
-/* Sleep until the next look is due, as the one poller of this key */
+/* Sleep for so long, or until "next_event" if that comes first */
 static void
-sleep_until(IdemWait *wait, TimestampTz end)
+sleep_for(int64 usecs, TimestampTz next_event)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	long		msecs = TimestampDifferenceMilliseconds(now, end);
+	long		msecs = (long) ((usecs + MSEC - 1) / MSEC);
+	long		until_event = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+															  next_event);
 
-	msecs = Max(Min(msecs, wait->interval), IDEM_POLL_SHORTEST);
-	wait->interval = Min(wait->interval * 2, IDEM_POLL_LONGEST);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 msecs, PG_WAIT_EXTENSION);
+					 Max(Min(msecs, until_event), 1), PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Become the poller if nobody is */
-static bool
-try_polling(IdemWait *wait)
+/*
+ * Wait for "rival" while "usecs" are left of the time to wait, "waited" of
+ * which are over.  At the moments of the queue we stand in it.
+ */
+static void
+wait_for_rival(IdemWait *wait, TransactionId rival, int64 usecs, int64 waited,
+			   int64 interval, TimestampTz next_event)
 {
-	LOCKTAG		tag;
+	int64		period = waited < IDEM_QUEUE_OFTEN ? IDEM_QUEUE_PERIOD :
+		8 * IDEM_QUEUE_PERIOD;
+	int64		into_period = (wait->start + waited) % period;
+	int64		moment = Min(IDEM_QUEUE_MOMENT - into_period, usecs);
+	bool		check_deadlock = waited >= wait->deadlock_check;
 
-	if (!wait->polling)
+	if (moment < IDEM_POLL_SHORTEST)
 	{
-		idem_key_locktag(&tag, wait->key, IDEM_LOCK_POLLING);
-		wait->polling = LockAcquire(&tag, ExclusiveLock, false, true) !=
-			LOCKACQUIRE_NOT_AVAIL;
+		sleep_for(Min(interval, period - into_period), next_event);
+		return;
 	}
-	return wait->polling;
+
+	/* all locks are locked meanwhile: the more rarely, the longer we wait */
+	if (check_deadlock)
+		wait->deadlock_check = 2 * waited;
+	stand_in_queue(rival, moment, check_deadlock);
+}
+
+/*
+ * Sleep or stand in a queue once.  False if more than "usecs" have passed since
+ * the wait began, 55P03 if lock_timeout is shorter and has passed.
+ */
+static bool
+wait_once(IdemWait *wait, int64 usecs, bool brief, TransactionId rival,
+		  TimestampTz next_event)
+{
+	int64		waited = monotonic_usecs() - wait->start;
+	int64		limit = usecs;
+	int64		interval;
+
+	if (LockTimeout > 0 && !brief)
+		limit = Min(limit, LockTimeout * MSEC);
+	if (waited >= usecs)
+		return false;
+	if (waited >= limit)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("canceling statement due to lock timeout")));
+
+	interval = Max(waited / IDEM_POLL_PART, IDEM_POLL_SHORTEST);
+	interval = Min(Min(interval, IDEM_POLL_LONGEST), limit - waited);
+	if (TransactionIdIsValid(rival) && !brief && !RecoveryInProgress())
+		wait_for_rival(wait, rival, limit - waited, waited, interval,
+					   next_event);
+	else
+		sleep_for(interval, next_event);
+	return true;
 }
 
 /*
@@ -157,53 +194,22 @@ try_polling(IdemWait *wait)
  * False at once if more than "usecs" have passed since the wait began; with
  * "brief" IDEM_BRIEF_WAIT at least, which is ours and no business of
  * lock_timeout.  Errors with 55P03 if lock_timeout is shorter than "usecs".
- * The caller must hold no lock but those of his transaction, and calls
- * idem_wait_end() when he stops waiting.
+ * The caller must hold no lock but those of his transaction.
  */
 bool
 idem_wait(IdemWait *wait, int64 usecs, bool brief, TransactionId rival,
 		  TimestampTz next_event)
 {
-	TimestampTz until = wait->start + usecs;
-	TimestampTz end = Min(until, timeout_end(wait));
-	TimestampTz now = GetCurrentTimestamp();
+	brief = brief && usecs < IDEM_BRIEF_WAIT;
+	if (brief)
+		usecs = IDEM_BRIEF_WAIT;
 
-	if (brief && usecs < IDEM_BRIEF_WAIT)
-		until = end = wait->start + IDEM_BRIEF_WAIT;
-	if (now >= until)
+	if (!wait_once(wait, usecs, brief, rival, next_event))
 		return false;
-	if (now >= end)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("canceling statement due to lock timeout")));
 
-	if (TransactionIdIsValid(rival) && !RecoveryInProgress())
-	{
-		/*
-		 * A subtransaction's fate can be decided before its transaction ends,
-		 * which is what waiting for it amounts to: look now and then, after
-		 * deadlocks have had their time to be found.
-		 */
-		idem_wait_end(wait);
-		wait_for_lock_until(wait, rival,
-							Min(end, now + (int64) DeadlockTimeout * 2000));
-	}
-	else if (try_polling(wait))
-		sleep_until(wait, Min(end, next_event));
-	else
-		wait_for_lock_until(wait, InvalidTransactionId, end);
+	/* while the rival goes on there is nothing to see, until the end */
+	while (TransactionIdIsValid(rival) && TransactionIdIsInProgress(rival) &&
+		   wait_once(wait, usecs, brief, rival, next_event))
+		;
 	return true;
-}
-
-/* Let the next waiter of the key have his turn */
-void
-idem_wait_end(IdemWait *wait)
-{
-	LOCKTAG		tag;
-
-	if (!wait->polling)
-		return;
-	idem_key_locktag(&tag, wait->key, IDEM_LOCK_POLLING);
-	LockRelease(&tag, ExclusiveLock, false);
-	wait->polling = false;
 }

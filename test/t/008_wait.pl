@@ -48,8 +48,8 @@ END
 	return;
 }
 
-# Wait until all of them wait, be it for a transaction, for the time of the
-# next look, or for their turn to look
+# Wait until all of them wait, be it for a transaction or for the time of the
+# next look
 sub all_wait
 {
 	my (@waiters) = @_;
@@ -58,7 +58,7 @@ sub all_wait
 	return eventually($observer, <<"END") || die 'they do not wait';
 SELECT count(*) = @{[scalar @waiters]} FROM pg_stat_activity
 WHERE pid IN ($pids) AND state = 'active'
-AND wait_event IN ('transactionid', 'Extension', 'advisory')
+AND wait_event IN ('transactionid', 'Extension')
 END
 }
 
@@ -257,8 +257,28 @@ is(heard($rival, $key, "wait => '10 min'"),
 	'in_progress 1 f', 'nobody waits for its own transaction');
 $rival->query('COMMIT');
 
-# Cancelled and terminated: on a transaction, as the one who looks, and in the
-# queue of those who would
+# A cancel in the very moment in which a wait ends by itself is not lost: the
+# statement does not go on
+foreach my $state ('uncommitted', 'committed')
+{
+	my %told;
+
+	$rival->query('BEGIN') if $state eq 'uncommitted';
+	($key) = new_key($rival);
+	foreach my $time (30 .. 50)
+	{
+		$observer->query("SET statement_timeout = '$time ms'");
+		$told{ $observer->try(<<"END") }++;
+SELECT r.status FROM idem_reserve('$key', wait => '$time ms') AS r,
+	LATERAL (SELECT pg_sleep(CASE r.status WHEN 'in_progress' THEN 1000 END)) AS s
+END
+	}
+	$observer->query('RESET statement_timeout');
+	is(join(' ', keys %told), '57014', "$state: no cancel is lost");
+	$rival->query('COMMIT') if $state eq 'uncommitted';
+}
+
+# Cancelled and terminated
 my @pair = map { session($node) } 1 .. 2;
 foreach my $state ('uncommitted', 'committed')
 {
@@ -273,7 +293,6 @@ foreach my $state ('uncommitted', 'committed')
 			all_wait($waiter);
 		}
 
-		# the first is the one who looks: the second takes his place
 		foreach my $waiter (@pair)
 		{
 			my $start = time;
@@ -297,7 +316,17 @@ foreach my $waiter (@pair)
 $observer->query("SELECT pg_terminate_backend(@{[$pair[0]->pid]})");
 is($pair[0]->answer->{sqlstate}, '57P01', 'a waiter is terminated');
 $rival->query("SELECT idem_complete('$key', '1', $token)");
-is(told($pair[1]->answer), 'done 1 f 1', '... another takes its place');
+is(told($pair[1]->answer), 'done 1 f 1', '... another waits on');
+
+# Who waits for a transaction can be asked about
+$rival->query('BEGIN');
+($key) = new_key($rival);
+wait_for_key($pair[1], $key);
+ok( eventually($observer, <<"END"), 'a waiter shows who blocks it');
+SELECT @{[$rival->pid]} = ANY (pg_blocking_pids(@{[$pair[1]->pid]}))
+END
+$rival->query('ROLLBACK');
+like(told($pair[1]->answer), qr/^reserved/, '... until it goes on');
 
 # Two who wait for each other's key
 my @deadlocked = map { session($node) } 1 .. 2;
@@ -336,17 +365,6 @@ foreach my $state ('uncommitted', 'committed')
 	($key, $token) = new_key($rival);
 	wait_for_key($_, $key) foreach @many;
 	all_wait(@many);
-
-	# of those who wait for a lease one looks, the others sleep behind it
-	if ($state eq 'committed')
-	{
-		my $pids = join(',', map { $_->pid } @many);
-
-		ok( eventually($observer, <<"END"), '63 of 64 waiters sleep');
-SELECT count(*) = 63 FROM pg_stat_activity
-WHERE pid IN ($pids) AND wait_event = 'advisory'
-END
-	}
 
 	# deadlock detection has run once in each
 	sleep 0.5;
