@@ -203,6 +203,19 @@ SELECT outcome_of(
 SELECT length(result::text) FROM idem_lookup('control');
 DROP TABLE digits;
 
+-- text that is no jsonb: once more as a string, and decoded twice
+SELECT token FROM idem_reserve('no jsonb') \gset
+SELECT outcome_of(format($$SELECT idem_complete('no jsonb', '{"a": "\u0000"}', %s)$$, :token)) AS nul,
+	outcome_of(format($$SELECT idem_complete('no jsonb', '{"a": "\ud800"}', %s)$$, :token)) AS surrogate;
+SELECT status FROM idem_lookup('no jsonb');
+SELECT outcome_of(format($$SELECT idem_complete('no jsonb', '"{\"a\": \"\\u0000\\ud800\"}"', %s)$$, :token));
+SELECT result ->> 0 AS text FROM idem_reserve('no jsonb');
+
+-- SQL NULL and JSON null are two outcomes
+SELECT token FROM idem_reserve('null') \gset
+SELECT idem_complete('null', 'null', :token);
+SELECT outcome_of(format($$SELECT idem_complete('null', NULL, %s)$$, :token));
+
 -- no result has no size
 SET idem_tool.max_result_size = 0;
 SELECT token FROM idem_reserve('zero') \gset
