@@ -217,6 +217,24 @@ CREATE FUNCTION set_of(args jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT a
 UPDATE idem_tools SET function = 'gate_test.set_of(jsonb)' WHERE tool = 'quoted';
 SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
 
+-- a registry that is not what the extension made is not half used
+BEGIN;
+ALTER TABLE idem_tools DROP CONSTRAINT idem_tools_pkey;
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
+ALTER TABLE idem_tools ADD PRIMARY KEY (effect, tool);
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
+SELECT error_of($$SELECT idem_register('quoted')$$);
+ROLLBACK;
+BEGIN;
+ALTER TABLE idem_tools ALTER tool TYPE text COLLATE "POSIX";
+SELECT error_of($$SELECT idem_unregister('quoted')$$);
+ROLLBACK;
+BEGIN;
+ALTER TABLE idem_tools ALTER effect DROP NOT NULL;
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
+ROLLBACK;
+SELECT error_of($$SELECT idem_call('quoted', '{}')$$);
+
 --
 -- idem_begin: the same decision for a tool outside the database
 --
