@@ -116,7 +116,8 @@ static uint64
 write_tools(Relation rel, const char *command, int nargs, const Oid *types,
 			const Datum *values, const char *nulls)
 {
-	const char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+	char	   *schema = get_namespace_name(RelationGetNamespace(rel));
+	const char *name = quote_qualified_identifier(schema,
 												  RelationGetRelationName(rel));
 	IdemCaller	caller;
 	SPIPlanPtr	plan;
@@ -185,11 +186,15 @@ idem_register(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("idem_register()");
 
 	rel = idem_tools_open_for_write();
-	if (write_tools(rel, "INSERT INTO %s (tool, function, effect, reservation_ttl, result_ttl, takeover, fallback_ttl, description) "
-					"VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
-					"ON CONFLICT (tool) DO UPDATE SET (function, effect, reservation_ttl, result_ttl, takeover, fallback_ttl, description) = "
-					"ROW (excluded.function, excluded.effect, excluded.reservation_ttl, excluded.result_ttl, "
-					"excluded.takeover, excluded.fallback_ttl, excluded.description)",
+	if (write_tools(rel, "INSERT INTO %s (tool, function, effect, "
+					"reservation_ttl, result_ttl, takeover, fallback_ttl, "
+					"description) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
+					"ON CONFLICT (tool) DO UPDATE SET (function, effect, "
+					"reservation_ttl, result_ttl, takeover, fallback_ttl, "
+					"description) = ROW (excluded.function, excluded.effect, "
+					"excluded.reservation_ttl, excluded.result_ttl, "
+					"excluded.takeover, excluded.fallback_ttl, "
+					"excluded.description)",
 					NARGS, types, values, nulls) != 1)
 		report_not_written(rel);
 	relation_close(rel, NoLock);
