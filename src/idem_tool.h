@@ -328,7 +328,7 @@ extern void idem_hint_note(const IdemKey *key, ItemPointer tid);
 extern bool idem_hint_find(const IdemKey *key, ItemPointer tid);
 
 /* keylock.c */
-extern uint64 idem_key_hash(const IdemKey *key, uint64 seed);
+extern uint64 idem_key_hash(const IdemKey *key, int which);
 extern void idem_key_locktag(LOCKTAG *tag, const IdemKey *key,
 							 uint16 lockclass);
 extern void idem_key_lock(const IdemKey *key);

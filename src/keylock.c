@@ -20,19 +20,32 @@
 #include "idem_worker.h"
 
 #include "access/xlog.h"
-#include "common/hashfn.h"
+#include "catalog/pg_control.h"
 #include "miscadmin.h"
+#include "siphash.h"
 #include "storage/lock.h"
 
-/* Hash of scope and key; different seeds give independent hashes */
+/*
+ * Hash of scope and key; the two values of "which" give independent hashes.
+ * The hash shows in pg_locks, so it is keyed with the cluster's secret: nobody
+ * can make a key that gets in the way of another, or find out whose lock it is.
+ */
 uint64
-idem_key_hash(const IdemKey *key, uint64 seed)
+idem_key_hash(const IdemKey *key, int which)
 {
-	uint64		scope = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->scope),
-											VARSIZE_ANY_EXHDR(key->scope), seed);
+	unsigned char *secret = (unsigned char *) GetMockAuthenticationNonce();
+	unsigned char name[sizeof(uint32) + IDEM_MAX_SCOPE + IDEM_MAX_KEY];
+	uint32		scopelen = VARSIZE_ANY_EXHDR(key->scope);
+	uint32		keylen = VARSIZE_ANY_EXHDR(key->key);
 
-	return hash_bytes_extended((unsigned char *) VARDATA_ANY(key->key),
-							   VARSIZE_ANY_EXHDR(key->key), scope);
+	StaticAssertStmt(2 * IDEM_SIPHASH_KEY <= MOCK_AUTH_NONCE_LEN,
+					 "the cluster's secret is too short");
+	Assert(scopelen <= IDEM_MAX_SCOPE && keylen <= IDEM_MAX_KEY);
+	memcpy(name, &scopelen, sizeof(uint32));
+	memcpy(name + sizeof(uint32), VARDATA_ANY(key->scope), scopelen);
+	memcpy(name + sizeof(uint32) + scopelen, VARDATA_ANY(key->key), keylen);
+	return idem_siphash(secret + which * IDEM_SIPHASH_KEY, name,
+						sizeof(uint32) + scopelen + keylen);
 }
 
 /* The lock tag of a key in one of our classes of advisory locks */

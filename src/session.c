@@ -15,7 +15,7 @@
 
 typedef struct SessionToken
 {
-	uint64		hash[2];		/* scope and key, under two seeds */
+	uint64		hash[2];		/* scope and key, under two secrets */
 	int64		token;
 } SessionToken;
 
