@@ -5,6 +5,7 @@
 -- below is a bug, whatever the reason.  The database is UTF8.
 --
 SET client_encoding = 'UTF8';
+SET extra_float_digits = 1;
 \pset format unaligned
 
 --

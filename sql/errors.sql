@@ -27,7 +27,7 @@ SELECT function, count(DISTINCT error), min(split_part(error, E'\n', 1))
 FROM unnest(ARRAY['idem_complete', 'idem_fail', 'idem_extend']) AS function,
 	 states,
 	 error_of(format('SELECT %s(%L, token => -1)', function, state)) AS error
-WHERE state <> 'absent' GROUP BY function ORDER BY function;
+WHERE state <> 'absent' GROUP BY function ORDER BY function COLLATE "C";
 
 -- one that the key never had: of another key, or of none
 SELECT error_of('SELECT idem_complete(''done'', token => 9223372036854775807)');
@@ -43,7 +43,7 @@ SELECT function, count(DISTINCT error), min(split_part(error, E'\n', 1))
 FROM unnest(ARRAY['idem_complete', 'idem_fail', 'idem_release',
 				  'idem_abandon', 'idem_extend']) AS function, states,
 	 error_of(format('SELECT %s(%L)', function, state)) AS error
-WHERE error <> 'no error' GROUP BY function ORDER BY function;
+WHERE error <> 'no error' GROUP BY function ORDER BY function COLLATE "C";
 -- IK003: nothing to act on
 SELECT error_of(format('SELECT idem_complete(%L, token => %s)', state,
 					   coalesce(token_of(state), 1)))
@@ -54,7 +54,7 @@ FROM unnest(ARRAY['idem_complete', 'idem_fail', 'idem_extend']) AS function,
 	 error_of(format('SELECT %s(%L, token => %s)', function, state,
 					 coalesce(token_of(state), 1)))
 	 AS error
-WHERE state IN ('absent', 'released') GROUP BY function ORDER BY function;
+WHERE state IN ('absent', 'released') GROUP BY function ORDER BY function COLLATE "C";
 
 -- IK004: settled otherwise
 SELECT error_of(format('SELECT idem_complete(%L, %L, %s)', state, '"other"',
@@ -65,7 +65,7 @@ FROM unnest(ARRAY['idem_complete', 'idem_fail', 'idem_extend']) AS function,
 	 states,
 	 error_of(format('SELECT %s(%L, token => %s)', function, state,
 					 token_of(state))) AS error
-WHERE state IN ('done', 'failed') GROUP BY function ORDER BY function;
+WHERE state IN ('done', 'failed') GROUP BY function ORDER BY function COLLATE "C";
 
 -- 54000: more than may be recorded
 SET idem_tool.max_result_size = 100;
@@ -115,7 +115,7 @@ WHERE key <> 'lapsed';
 SELECT pg_temp.detail_of(format('SELECT idem_complete(%L)', state))
 FROM states WHERE state NOT IN ('absent', 'lapsed') ORDER BY nr;
 SELECT regexp_replace(detail, '.* expires at (.*)\.', '\1')::timestamptz
-	= expires_at + interval '30 days' AS memory
+	= expires_at + interval '720 hours' AS memory
 FROM idempotency_keys,
 	 LATERAL pg_temp.detail_of(format('SELECT idem_complete(%L)', key))
 	 AS detail

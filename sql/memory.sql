@@ -22,14 +22,14 @@ SELECT idem_complete('done ttl', ttl => '90 days',
 SELECT key, expires_at - completed_at AS memory
 FROM idempotency_keys WHERE completed_at IS NOT NULL ORDER BY key;
 -- released: release + idem_tool.result_ttl
-SELECT expires_at BETWEEN now() + interval '1 day -1 minute'
-	   AND now() + interval '1 day' AS released
+SELECT expires_at BETWEEN now() + interval '24 hours -1 minute'
+	   AND now() + interval '24 hours' AS released
 FROM idem_lookup('released');
 -- lapsed or expired: the lease's end + idem_tool.unknown_ttl
 SELECT l.expires_at - k.expires_at AS memory
 FROM idempotency_keys AS k, idem_lookup('lapsed') AS l WHERE k.key = 'lapsed';
-SELECT expires_at BETWEEN now() + interval '30 days -1 minute'
-	   AND now() + interval '30 days' AS expired
+SELECT expires_at BETWEEN now() + interval '720 hours -1 minute'
+	   AND now() + interval '720 hours' AS expired
 FROM idem_lookup('expired');
 -- in progress: not before the lease ends
 SELECT l.expires_at = k.expires_at AS lease
@@ -96,7 +96,7 @@ UPDATE idempotency_keys SET owner = 'of nobody', holder = 'h', attempt = 7,
 	reserved_at = reserved_at - interval '90 days',
 	completed_at = completed_at - interval '90 days',
 	expires_at = CASE key WHEN 'lapsed'
-	THEN now() - interval '30 days 1 second'
+	THEN now() - interval '720 hours 1 second'
 				 ELSE now() - interval '1 second' END;
 CREATE TEMP TABLE versions AS SELECT key, version_of(key)
 FROM idempotency_keys;

@@ -52,7 +52,7 @@ SELECT state, wanted,
 	   max(answer) FILTER (WHERE arguments = '') AS plain,
 	   max(answer) FILTER (WHERE arguments = 'force') AS force,
 	   max(answer) FILTER (WHERE arguments = 'create_missing') AS create_missing
-FROM operators_test.calls GROUP BY state_nr, state, wanted ORDER BY state_nr, wanted;
+FROM operators_test.calls GROUP BY state_nr, state, wanted ORDER BY state_nr, wanted COLLATE "C";
 
 -- what was written: the token stays, but that of a new key is higher
 SELECT state, wanted, k.status, attempt, maybe_ran,
@@ -63,7 +63,7 @@ FROM operators_test.calls JOIN idempotency_keys AS k USING (key)
 WHERE answer = 'true' AND k.scope = 'operators' ORDER BY state_nr, call_nr;
 
 -- the audit has every use that was not refused
-SELECT DISTINCT state_nr, state, old_status, new_status
+SELECT DISTINCT state_nr, state, old_status, new_status COLLATE "C" AS new_status
 FROM operators_test.calls JOIN idem_audit AS a USING (key)
 WHERE a.scope = 'operators' AND a.action = 'resolve' AND role = current_user AND session_role = session_user
 ORDER BY state_nr, new_status;
@@ -96,7 +96,7 @@ SELECT idem_resolve('maybe', 'released', force => true);
 SELECT status, attempt, maybe_ran FROM idem_lookup('maybe');
 
 -- ttl and scope; NULL for an optional argument means its default
-SELECT idem_resolve('ttl', 'done', NULL, '3 days', NULL, true, NULL, 'operators 2');
+SELECT idem_resolve('ttl', 'done', NULL, '72 hours', NULL, true, NULL, 'operators 2');
 SELECT scope, status, result, expires_at - clock_timestamp() BETWEEN '71 h' AND '72 h' AS three_days
 FROM idem_lookup('ttl', 'operators 2');
 SELECT status, result FROM idem_reserve('ttl', request => '{"any": 1}', scope => 'operators 2');
@@ -222,12 +222,12 @@ WHERE p.proname IN ('idem_reserve', 'idem_complete', 'idem_fail', 'idem_release'
 					'idem_extend', 'idem_lookup', 'idem_resolve', 'idem_forget', 'idem_memory_end', 'idem_grant')
 AND NOT has_function_privilege('regress_idem_nobody', p.oid, 'EXECUTE')
 ORDER BY p.proname;
-SELECT relname, role, array_to_string(array_agg(privilege ORDER BY privilege) FILTER (
+SELECT relname, role, array_to_string(array_agg(privilege ORDER BY privilege COLLATE "C") FILTER (
 	WHERE has_table_privilege('regress_idem_' || role, c.oid, privilege)), ' ') AS privileges
 FROM pg_class AS c, unnest('{nobody,app,operator,monitor}'::text[]) AS role,
 	 unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) AS privilege
 WHERE relname IN ('idempotency_keys', 'idem_audit', 'idem_stuck')
-GROUP BY relname, role ORDER BY relname, role;
+GROUP BY relname, role ORDER BY relname, role COLLATE "C";
 
 GRANT USAGE ON SCHEMA operators_test TO PUBLIC;
 SET ROLE regress_idem_app;

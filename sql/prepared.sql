@@ -100,7 +100,7 @@ FROM states
 	 JOIN tokens ON key = state,
 	 unnest(ARRAY['complete', 'release', 'extend']) AS function
 WHERE state IN ('in_progress', 'lapsed', 'released')
-ORDER BY nr, function;
+ORDER BY nr, function COLLATE "C";
 RESET lock_timeout;
 ROLLBACK PREPARED 'regress_idem_1';
 

@@ -53,7 +53,7 @@ FROM given AS a, given AS b,
 	 outcome_of(format('SELECT idem_fail(%L, %L, %s)',
 					   'fail ' || a.nr, b.result,
 					   token_of('fail ' || a.nr))) AS outcome
-GROUP BY outcome ORDER BY outcome;
+GROUP BY outcome ORDER BY outcome COLLATE "C";
 TRUNCATE idempotency_keys;
 
 -- the order of an object's members, and their repetition, do not matter
@@ -96,16 +96,16 @@ INSERT INTO documents SELECT 'inline',
 INSERT INTO documents SELECT 'short', '{"a": 1}';
 SELECT name, length(doc::text) > 500000 AS large,
 	   pg_column_size(doc) > 100000 AS stored_large
-FROM documents ORDER BY name;
+FROM documents ORDER BY name COLLATE "C";
 
 SELECT count(*) FROM documents, idem_reserve(name) WHERE status = 'reserved';
 SELECT name, idem_complete(name, doc, token_of(name)) FROM documents
-ORDER BY name;
+ORDER BY name COLLATE "C";
 CREATE TEMP TABLE hashes AS SELECT name, md5(doc::text) AS hash
 FROM documents;
 -- an equal one, and one that differs in the end
 SELECT name, idem_complete(name, doc, token_of(name)) FROM documents
-ORDER BY name;
+ORDER BY name COLLATE "C";
 SELECT count(*) FROM documents
 WHERE outcome_of(format('SELECT idem_complete(%L, %L, %s)', name,
 						doc || '[1]', token_of(name)))
@@ -114,7 +114,7 @@ WHERE outcome_of(format('SELECT idem_complete(%L, %L, %s)', name,
 DROP TABLE documents;
 SELECT name, r.status, md5(r.result::text) = hash AS reserve,
 	   md5(l.result::text) = hash AS lookup
-FROM hashes, idem_reserve(name) AS r, idem_lookup(name) AS l ORDER BY name;
+FROM hashes, idem_reserve(name) AS r, idem_lookup(name) AS l ORDER BY name COLLATE "C";
 -- by each way of calling
 SELECT md5((idem_reserve('external')).result::text) = hash AS same
 FROM hashes WHERE name = 'external';

@@ -133,7 +133,7 @@ SELECT idem_release('k', :token), idem_abandon('k', :token);
 SELECT status, retry_after IS NOT NULL AS lease FROM idem_reserve('k');
 SELECT idem_abandon('k', :new_token);
 SELECT status, attempt, maybe_ran,
-	   expires_at > now() + interval '29 days' AS remembered
+	   expires_at > now() + interval '719 hours' AS remembered
 FROM idem_lookup('k');
 -- again: it is what it is; memory still ends when it did
 SELECT version_of('k') AS version_before \gset
@@ -204,11 +204,11 @@ FROM unnest(ARRAY['absent', 'in_progress', 'lapsed', 'expired', 'released',
 ORDER BY nr;
 -- in progress: the end of the lease; else the end of memory
 SELECT k.key, l.expires_at = k.expires_at AS stored,
-	   l.expires_at = k.expires_at + interval '30 days' AS by_unknown_ttl,
+	   l.expires_at = k.expires_at + interval '720 hours' AS by_unknown_ttl,
 	   l.expires_at BETWEEN now() + interval '23 hours'
-	   AND now() + interval '1 day' AS by_result_ttl,
-	   l.expires_at BETWEEN now() + interval '29 days'
-	   AND now() + interval '30 days' AS in_30_days
+	   AND now() + interval '24 hours' AS by_result_ttl,
+	   l.expires_at BETWEEN now() + interval '719 hours'
+	   AND now() + interval '720 hours' AS in_30_days
 FROM idempotency_keys AS k, LATERAL idem_lookup(k.key) AS l ORDER BY k.key;
 -- nothing was touched
 SELECT count(*) FROM versions AS v

@@ -4,6 +4,8 @@
 
 -- a test that hangs has failed
 ALTER DATABASE :"DBNAME" SET statement_timeout = '2min';
+-- where the server has a worker, it would touch the keys in between
+ALTER DATABASE :"DBNAME" SET idem_tool.worker = off;
 
 -- Run a statement and say how it fails, with points in time masked
 CREATE FUNCTION error_of(statement text) RETURNS text

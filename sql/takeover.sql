@@ -35,7 +35,7 @@ SELECT :answer FROM idem_reserve('k', '1 hour', wait => '1 hour');
 SELECT version_of('k') = :'version_before' AS unchanged,
 	   tokens_taken() = :tokens_before AS no_token;
 -- it expires when its memory does
-SELECT r.expires_at = k.expires_at + interval '30 days' AS memory,
+SELECT r.expires_at = k.expires_at + interval '720 hours' AS memory,
 	   r.created_at = k.created_at AS created_at
 FROM idempotency_keys AS k, idem_reserve('k') AS r;
 -- unless the caller allows more
@@ -74,11 +74,11 @@ SELECT status, expires_at = created_at + interval '720 hours' AS clipped
 FROM idem_reserve('clipped', '1 year', takeover => '1 month');
 -- that of a first reservation, or of a released one, does not
 SELECT status, expires_at - created_at AS lease
-FROM idem_reserve('long', '2 days', takeover => '1 hour');
+FROM idem_reserve('long', '48 hours', takeover => '1 hour');
 SELECT idem_release('long', token_of('long'));
 SELECT make_older('long', '13 hours');
 SELECT status, attempt, maybe_ran, expires_at > now() + interval '47 hours'
-	   AS long FROM idem_reserve('long', '2 days');
+	   AS long FROM idem_reserve('long', '48 hours');
 
 -- the setting: never, always, some time
 SELECT make_state('s', 'lapsed') IS NOT NULL AS made;
