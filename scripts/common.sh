@@ -1,5 +1,10 @@
 # What the scripts have in common; sourced, not run.
 
+# Temporary files are for several users, in paths without blanks, for make, and
+# short ones, for sockets: the caller's own place for them may be none of this
+unset TMPDIR
+umask 022
+
 # Run a command as root: directly, or by sudo
 as_root() {
 	if [ "$(id -u)" = 0 ]; then
@@ -55,6 +60,7 @@ find_postgres() {
 copy_tree() {
 	mkdir -p "$1"
 	git -c safe.directory='*' -C "$root" ls-files -z --cached --others --exclude-standard |
-		(cd "$root" && xargs -0 -I{} sh -c '[ -e "$1" ] && printf "%s\0" "$1"' _ {}) |
+		(cd "$root" && xargs -0 sh -c 'for file; do
+			[ ! -e "$file" ] || printf "%s\0" "$file"; done' _) |
 		tar -C "$root" --null -T - -cf - | tar -C "$1" -xf -
 }

@@ -4,75 +4,122 @@
 # the current user owns, built and installed.
 #
 #	bash scripts/run-suites.sh [suite...]
+#	bash scripts/run-suites.sh --check [suite...]	whether there are such suites
 #
-# PATH has PostgreSQL's programs.  Prints what fails, and "N passed, N failed"
-# at the end.  A suite in which a test was skipped has failed, unless SKIP_OK is
-# set.
+# PATH has PostgreSQL's programs.  Prints one line a suite as it ends, what
+# failed in it, and "N passed, N failed" at the end.  A suite in which a test
+# was skipped has failed, unless SKIP_OK is set.
 
 set -uo pipefail
 
-wanted=" $* "
 passed=0
 failed=0
-log=$(mktemp -d)
-trap 'rm -rf "$log"' EXIT
 
-# count PASSED FAILED: add to the sums
+# All suites, in order, and the examples' that have tests
+all_suites() {
+	local test
+	printf '%s\n' build regress dates locale isolation isolation_preloaded tap \
+		pgtap jcs drivers example_regress
+	for test in examples/*/package.json examples/*/test_*.py; do
+		[ ! -e "$test" ] || basename "${test%/*}"
+	done | grep -vx regress | uniq
+}
+
+# The suites to run; fails if there is none of such a name
+chosen_suites() {
+	local name known
+	known=$(all_suites)
+	[ $# -gt 0 ] || { echo "$known"; return; }
+	for name; do
+		if ! grep -qxF -e "$name" <<<"$known"; then
+			echo "there is no suite \"$name\" but:" $known >&2
+			return 2
+		fi
+		echo "$name"
+	done
+}
+
+# count NAME: tests in the log of a suite, "PASSED FAILED".  pg_regress says
+# "test foo ... ok", since version 16 it speaks TAP as all others do.
 count() {
-	passed=$((passed + $1))
-	failed=$((failed + $2))
+	local passes fails
+	passes=$(grep -cE '^(ok +[0-9]+|test .* \.\.\. ok)' "$log/$1.log")
+	fails=$(grep -cE '^(not ok +[0-9]+|test .* \.\.\. FAILED)' "$log/$1.log")
+	echo "$passes $fails"
 }
 
-# Both of pg_regress's styles: "test foo ... ok", and TAP since version 16
-count_regress() {
-	count "$(grep -cE '^(ok +[0-9]+|test .* \.\.\. ok)' "$1")" \
-		"$(grep -cE '^(not ok +[0-9]+|test .* \.\.\. FAILED)' "$1")"
-}
-
-# suite NAME command...: run one; a suite that ran no test has failed
-suite() {
-	local name=$1 before=$((passed + failed)) failed_before=$failed
-	case $wanted in "  " | *" $name "*) ;; *) return ;; esac
-	shift
-	"$@" >"$log/$name" 2>&1
-	local status=$?
-	case $name in
-		*regress | isolation*) count_regress "$log/$name" ;;
-		*)	count "$(grep -cE '^ok [0-9]' "$log/$name")" \
-				"$(grep -cE '^not ok [0-9]' "$log/$name")" ;;
-	esac
-	if [ "$((passed + failed))" -eq "$before" ]; then
-		echo "$name: no test was run"
-		failed=$((failed + 1))
-	elif [ "$status" -ne 0 ] && [ "$failed" -eq "$failed_before" ]; then
-		echo "$name: ended with status $status"
-		failed=$((failed + 1))
+# judge NAME STATUS: what is wrong with a suite beyond its failed tests
+judge() {
+	local passes fails
+	read -r passes fails < <(count "$1")
+	if [ "$((passes + fails))" -eq 0 ]; then
+		echo "no test was run"
+	elif [ "$2" -ne 0 ] && [ "$fails" -eq 0 ]; then
+		echo "ended with status $2"
 	fi
 	# a test that could not run has not passed
-	if grep -iE '^ok.*# skip|skipped: ' "$log/$name" >"$log/skipped"; then
-		sed "s/^/$name: /" "$log/skipped"
-		[ -n "${SKIP_OK:-}" ] || failed=$((failed + 1))
-	fi
-	if [ "$failed" -ne "$failed_before" ]; then
-		grep -vE '^ok [0-9]|\.\.\. ok' "$log/$name"
-		find . -name regression.diffs -exec cat {} + 2>/dev/null
-	fi
+	[ -n "${SKIP_OK:-}" ] || grep -iE '^ok.*# skip|skipped: ' "$log/$1.log"
 }
 
-# The suites of PGXS's installcheck, one at a time: make stops at the first
-# that fails
+# Run one suite and say how it went
+suite() {
+	local name=$1 start=$SECONDS wrong passes fails status
+	if declare -F "suite_$name" >/dev/null; then
+		"suite_$name"
+	else
+		with_server example "examples/$name"
+	fi >"$log/$name.log" 2>&1
+	status=$?
+	wrong=$(judge "$name" "$status")
+	read -r passes fails < <(count "$name")
+	[ -z "$wrong" ] || fails=$((fails + 1))
+	passed=$((passed + passes))
+	failed=$((failed + fails))
+	echo "$name: $passes passed, $fails failed, $((SECONDS - start)) s"
+	if [ "$fails" -ne 0 ]; then
+		grep -vE '^ok [0-9]|\.\.\. ok' "$log/$name.log"
+		find . "$log" -name regression.diffs -exec cat {} + 2>/dev/null
+		[ -z "$wrong" ] || sed "s/^/$name: /" <<<"$wrong"
+	fi
+	find . -name regression.diffs -delete
+}
+
+# pg_regress's suites by PGXS's installcheck, one at a time: make stops at the
+# first that fails
+installcheck() {
+	make -s installcheck with_llvm=no "$@"
+}
+
+# regress [option...]: pg_regress with further options, in the way of the
+# server that the PG* variables lead to or of one of its own
 regress() {
-	make -s installcheck REGRESS_OPTS="--load-extension=idem_tool --encoding=UTF8 --temp-instance=./tmp_inst --temp-config=test/test.conf" \
-		ISOLATION= TAP_TESTS= with_llvm=no
+	installcheck ISOLATION= TAP_TESTS= \
+		REGRESS_OPTS="--load-extension=idem_tool --encoding=UTF8 $*"
 }
 
+# regress_alone DIR: all that it makes goes to DIR, the server too
+regress_alone() {
+	mkdir -p "$1" &&
+		regress "--outputdir=$1" "--temp-instance=$1/instance" \
+			--temp-config=test/test.conf
+}
+
+suite_regress() {
+	regress_alone "$log/regress"
+}
+
+# isolation CONFIG
 isolation() {
-	make -s installcheck REGRESS= TAP_TESTS= with_llvm=no \
-		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=${1:-test/test.conf}"
+	installcheck REGRESS= TAP_TESTS= PREPARED=yes \
+		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=$1"
+}
+
+suite_isolation() {
+	isolation test/test.conf
 }
 
 # The same where sessions share memory
-isolation_preloaded() {
+suite_isolation_preloaded() {
 	{
 		cat test/test.conf
 		echo "shared_preload_libraries = 'idem_tool'"
@@ -80,25 +127,165 @@ isolation_preloaded() {
 	isolation "$log/preloaded.conf"
 }
 
-tap() {
-	make -s installcheck REGRESS= ISOLATION= with_llvm=no PROVE_FLAGS=-v
+suite_tap() {
+	installcheck REGRESS= ISOLATION= PROVE_FLAGS=-v
+}
+
+# Seconds since the epoch at which the clocks of pg_regress's time zone change
+# next, twice
+clock_changes() {
+	local -x TZ=PST8PDT
+	local hour=$((EPOCHSECONDS / 3600 * 3600)) zone before found=0
+	printf -v before '%(%z)T' "$hour"
+	while [ "$found" -lt 2 ]; do
+		hour=$((hour + 3600))
+		printf -v zone '%(%z)T' "$hour"
+		[ "$zone" != "$before" ] || continue
+		echo "$hour"
+		before=$zone
+		found=$((found + 1))
+	done
+}
+
+# The next 29th of February
+leap_day() {
+	local year=$(date +%Y) day
+	for ((; ; year++)); do
+		day=$(date -d "$year-02-29 12:00 UTC" +%s 2>/dev/null) || continue
+		[ "$day" -lt "$EPOCHSECONDS" ] || { echo "$day"; return; }
+	done
+}
+
+# Times that are unlike others: in the month before a change of the clocks, on
+# the day before, at the change; a leap day; the end of a year
+dates() {
+	local change day=86400
+	for change in $(clock_changes); do
+		echo $((change - 15 * day)) $((change - day + 3600)) $((change - 8))
+	done
+	leap_day
+	TZ=PST8PDT date -d "$(date +%Y)-12-31 23:59:52" +%s
+}
+
+# regress_at TIME...: the regression tests at these times, one after the other
+regress_at() {
+	local time status=0
+	for time; do
+		LD_PRELOAD=$log/shift_clock.so \
+			IDEM_CLOCK_OFFSET=$((time - EPOCHSECONDS)) \
+			regress_alone "$log/dates/$time" >"$log/dates/$time.out" 2>&1 || status=$?
+		printf '\n%(%F %T %Z)T\n' "$time"
+		cat "$log/dates/$time.out"
+	done
+	return "$status"
+}
+
+# The half that runs in background reports when it is done
+suite_dates() {
+	local half=() other=() time status=0
+	for time in $(dates); do
+		if [ "${#half[@]}" -le "${#other[@]}" ]; then
+			half+=("$time")
+		else
+			other+=("$time")
+		fi
+	done
+	cc -shared -fPIC -o "$log/shift_clock.so" test/clock/shift_clock.c &&
+		mkdir "$log/dates" || return
+	regress_at "${other[@]}" >"$log/dates/other.out" 2>&1 &
+	regress_at "${half[@]}" || status=$?
+	wait $! || status=$?
+	cat "$log/dates/other.out"
+	return "$status"
 }
 
 # with_server command...: run it where the PG* variables lead to a throwaway
-# server that has the library preloaded
+# server that has the library preloaded.  $locale, $encoding and $settings, if
+# set, are the server's.
 with_server() (
-	data=$PWD/tmp_server
-	export PGHOST=$log PGUSER=postgres PGDATABASE=postgres
-	initdb -D "$data" -U postgres -A trust -E UTF8 --no-locale --no-sync >"$log/initdb" || exit
-	pg_ctl -D "$data" -w -l "$log/server" -o "-c listen_addresses= \
-		-c unix_socket_directories='$log' -c fsync=off -c idem_tool.naptime=100ms \
+	home=$(mktemp -d "$log/server.XXXXXX")
+	export PGHOST=$home PGUSER=postgres PGDATABASE=postgres
+	initdb -D "$home/data" -U postgres -A trust -E "${encoding:-UTF8}" \
+		--locale="${locale:-C}" --no-sync >"$home/initdb" || exit
+	printf '%s\n' "${settings:-}" >>"$home/data/postgresql.conf"
+	pg_ctl -D "$home/data" -w -l "$home/log" -o "-c listen_addresses= \
+		-c unix_socket_directories='$home' -c fsync=off -c idem_tool.naptime=100ms \
 		-c shared_preload_libraries=idem_tool" start >/dev/null || exit
 	"$@"
 	status=$?
-	pg_ctl -D "$data" -m immediate stop >/dev/null
-	rm -rf "$data"
+	pg_ctl -D "$home/data" -m immediate stop >/dev/null
+	rm -rf "$home"
 	exit "$status"
 )
+
+# The tests' database has the server's locale, which "make installcheck" would
+# not give it
+in_english() {
+	local locale=en_US.UTF-8 settings="
+		timezone = 'Pacific/Apia'
+		datestyle = 'German, DMY'
+		intervalstyle = 'sql_standard'
+		lc_messages = 'de_DE.ISO-8859-1'"
+	with_server regress "--outputdir=$log/locale"
+}
+
+# A server that is as far from the tests' own as it may be, and on it what
+# users would run
+in_german() {
+	local locale=de_DE.ISO-8859-1 encoding=LATIN1 settings="
+		timezone = 'Asia/Kathmandu'
+		datestyle = 'German, DMY'
+		extra_float_digits = 0"
+	with_server installcheck TAP_TESTS=
+}
+
+suite_locale() {
+	local name status=0
+	mkdir "$log/locales" "$log/locale" || return
+	for name in en_US.UTF-8 de_DE.ISO-8859-1; do
+		localedef -i "${name%%.*}" -f "${name#*.}" "$log/locales/$name" || return
+	done
+	export LOCPATH=$log/locales
+	in_english >"$log/locale/out" 2>&1 &
+	in_german || status=$?
+	wait $! || status=$?
+	unset LOCPATH
+	cat "$log/locale/out"
+	return "$status"
+}
+
+# out_of_tree ARGUMENT...: a build outside of the source has all that the one
+# inside has
+out_of_tree() {
+	rm -rf "$log/out"
+	mkdir "$log/out" && cd "$log/out" &&
+		make -s -f ../source/Makefile with_llvm=no "$@" &&
+		make -s -f ../source/Makefile with_llvm=no "$@" install \
+			DESTDIR="$log/out/root" &&
+		symbols idem_tool.so | diff "$log/inside" - &&
+		find root -name 'idem_tool--*.sql' | grep .
+}
+
+# In a copy, since make would find what was built in the source
+suite_build() {
+	mkdir "$log/source" &&
+		cp -r Makefile idem_tool.control src sql "$log/source" || return
+	rm "$log"/source/src/*.o
+	chmod -R a-w "$log/source"
+	symbols idem_tool.so >"$log/inside"
+	grep idem_reserve "$log/inside" &&
+		(out_of_tree) &&
+		echo 'ok 1 - out of the tree' &&
+		(out_of_tree VPATH=../source srcdir=../source) &&
+		echo 'ok 2 - out of the tree, which is named'
+	local status=$?
+	chmod -R u+w "$log/source"
+	return "$status"
+}
+
+symbols() {
+	nm -D --defined-only "$1" | cut -d' ' -f2-
+}
 
 # run SQL text
 sql() {
@@ -110,11 +297,31 @@ pgtap() {
 		pg_prove -v test/pgtap/*.sql
 }
 
+suite_pgtap() {
+	with_server pgtap
+}
+
 # Against an independent implementation of RFC 8785, and in all encodings
 jcs() {
 	sql 'CREATE EXTENSION idem_tool' &&
 		sh test/jcs/run.sh && echo 'ok 1 - canonical JSON' &&
 		sh test/jcs/encodings.sh && echo 'ok 2 - in every encoding'
+}
+
+suite_jcs() {
+	with_server jcs
+}
+
+# What docs/drivers.md says of drivers that are quickly installed; all of them:
+# test/drivers/run.sh
+drivers() {
+	sql 'CREATE EXTENSION idem_tool' &&
+		/usr/bin/python3 test/drivers/check.py psycopg psycopg2 asyncpg \
+			sqlalchemy django lost_answer node-postgres postgres.js
+}
+
+suite_drivers() {
+	with_server drivers
 }
 
 # The example of a user's own suites, which make a database of their own
@@ -124,12 +331,8 @@ example_regress() {
 	pg_prove -v pgtap/*.sql && /usr/bin/python3 ../common/run_tests.py
 }
 
-# What docs/drivers.md says of drivers that are quickly installed; all of them:
-# test/drivers/run.sh
-drivers() {
-	sql 'CREATE EXTENSION idem_tool' &&
-		/usr/bin/python3 test/drivers/check.py psycopg psycopg2 asyncpg \
-			sqlalchemy django lost_answer node-postgres postgres.js
+suite_example_regress() {
+	with_server example_regress
 }
 
 # Each example by its own test, in a database of its own
@@ -146,19 +349,17 @@ example() {
 	fi
 }
 
-suite regress regress
-suite isolation isolation
-suite isolation_preloaded isolation_preloaded
-suite tap tap
-suite pgtap with_server pgtap
-suite jcs with_server jcs
-suite drivers with_server drivers
-suite example_regress with_server example_regress
-for dir in examples/*; do
-	[ "$dir" != examples/regress ] || continue
-	if compgen -G "$dir/package.json" >/dev/null || compgen -G "$dir/test_*.py" >/dev/null; then
-		suite "$(basename "$dir")" with_server example "$dir"
-	fi
+if [ "${1:-}" = --check ]; then
+	shift
+	chosen_suites "$@" >/dev/null
+	exit
+fi
+chosen=$(chosen_suites "$@") || exit
+log=$(mktemp -d)
+trap 'rm -rf "$log"' EXIT
+
+for name in $chosen; do
+	suite "$name"
 done
 
 echo "$passed passed, $failed failed"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 #
-# Build idem_tool and run every suite: pg_regress, isolation, TAP, pgTAP, and
-# the tests of the examples.
+# Build idem_tool and run suites, by default every one: pg_regress, isolation,
+# TAP, pgTAP, and the tests of the examples.
 #
-#	bash scripts/test.sh
+#	bash scripts/test.sh [suite...]
 #
-# Installs what is missing, as root or by sudo, on Debian 12.  Ends with one
-# line "N passed, N failed".
+# Installs what is missing, as root or by sudo, on Debian 12.  Says one line a
+# suite as it ends, and at the end "N passed, N failed".
 
 set -euo pipefail
 
@@ -16,11 +16,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 packages=(gcc make git postgresql-15 postgresql-server-dev-15
 	postgresql-15-pgtap libtap-parser-sourcehandler-pgtap-perl
-	libipc-run-perl pgbouncer python3-psycopg python3-requests python3-tap
-	python3-psycopg2 python3-asyncpg python3-sqlalchemy python3-django
-	sudo valgrind)
+	libipc-run-perl locales pgbouncer python3-psycopg python3-psycopg2
+	python3-asyncpg python3-sqlalchemy python3-django python3-requests
+	python3-tap sudo valgrind)
 # not over an npm that somebody has from elsewhere
 command -v npm >/dev/null || packages+=(nodejs npm)
+
+(cd "$root" && bash scripts/run-suites.sh --check "$@")
 
 dir=$(mktemp -d)
 trap 'as_root rm -rf "$dir"' EXIT
@@ -41,4 +43,4 @@ as_root chown -R postgres "$dir"
 
 cd "$dir/idem_tool"
 as_postgres env PG_CONFIG="$PG_CONFIG" PATH="$bindir:$PATH" \
-	bash scripts/run-suites.sh
+	bash scripts/run-suites.sh "$@"
