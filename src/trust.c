@@ -22,6 +22,7 @@
 #include "access/transam.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
@@ -29,7 +30,10 @@
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/reltrigger.h"
 #include "utils/syscache.h"
@@ -130,12 +134,41 @@ refuse(const Trigger *trigger, Relation rel, const char *hint)
 }
 
 /*
+ * Is what an index of a table computes, or is partial by, free of strangers'
+ * parts?  Read from the catalog: the relcache runs what looks constant in it.
+ */
+static bool
+is_trusted_index(Oid index)
+{
+	static const AttrNumber columns[] = {
+		Anum_pg_index_indexprs, Anum_pg_index_indpred
+	};
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool		trusted = HeapTupleIsValid(tuple);
+
+	for (int i = 0; trusted && i < lengthof(columns); i++)
+	{
+		bool		isnull;
+		Datum		parts = SysCacheGetAttr(INDEXRELID, tuple, columns[i], &isnull);
+
+		trusted = isnull ||
+			!has_strange_part(stringToNode(TextDatumGetCString(parts)), NULL);
+	}
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return trusted;
+}
+
+/*
  * Refuse with 55000 to write a table that has a trigger of a stranger's.
+ *
+ * We look at a copy, as the executor does: what we look up may have the
+ * relcache's made anew.
  */
 void
 idem_check_triggers(Relation rel)
 {
-	TriggerDesc *desc = rel->trigdesc;
+	TriggerDesc *desc = CopyTriggerDesc(rel->trigdesc);
 
 	for (int i = 0; desc != NULL && i < desc->numtriggers; i++)
 	{
@@ -179,47 +212,70 @@ is_cascade(const Trigger *trigger)
 	}
 }
 
-/* Add the tables that are written as well if rows of "rel" are */
+/* Add the tables that are written as well if rows of a table are, locked */
 static List *
-add_cascades(List *tables, Relation rel)
+add_cascades(List *tables, const TriggerDesc *desc)
 {
-	TriggerDesc *desc = rel->trigdesc;
-
 	for (int i = 0; desc != NULL && i < desc->numtriggers; i++)
 	{
-		if (is_cascade(&desc->triggers[i]))
-			tables = list_concat_unique_oid(tables,
-											find_all_inheritors(desc->triggers[i].tgconstrrelid,
-																RowExclusiveLock, NULL));
+		Oid			other = desc->triggers[i].tgconstrrelid;
+
+		if (!is_cascade(&desc->triggers[i]) ||
+			list_member_oid(tables, other))
+			continue;
+
+		/* that locks what inherits from it, and not the table itself */
+		LockRelationOid(other, RowExclusiveLock);
+		tables = list_concat_unique_oid(tables,
+										find_all_inheritors(other, RowExclusiveLock,
+															NULL));
 	}
 	return tables;
+}
+
+/*
+ * Refuse what fires in a table after a cascade unless it can be trusted.  A
+ * deferred constraint computes its index's entries once more.
+ */
+static void
+check_after_cascade(const Trigger *trigger, Relation rel)
+{
+	if (!fires_after_cascade(trigger))
+		return;
+	if (!is_trusted_trigger(trigger))
+		refuse(trigger, rel,
+			   "Drop the foreign key, or have the function belong to the owner of the database.");
+	if (trigger->tgfoid == F_UNIQUE_KEY_RECHECK &&
+		!is_trusted_index(trigger->tgconstrindid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("constraint \"%s\" on table \"%s\" cannot be trusted",
+						get_constraint_name(trigger->tgconstraint),
+						RelationGetRelationName(rel)),
+				 errdetail("Something in its expressions belongs to neither a superuser nor the owner of the database."),
+				 errhint("Drop the foreign key, or make the constraint not deferrable.")));
 }
 
 /*
  * The same for who deletes rows of the table: a foreign key that refers to it
  * may delete or change rows elsewhere, and what fires there afterwards runs as
  * whoever made the first deletion.  Locks these tables, as the foreign keys
- * would.
+ * would, so that nothing is hung on them in between.
  */
 void
 idem_check_cascades(Relation rel)
 {
-	List	   *tables = add_cascades(NIL, rel);
+	List	   *tables = add_cascades(NIL, CopyTriggerDesc(rel->trigdesc));
 
 	/* the list grows as we go */
 	for (int i = 0; i < list_length(tables); i++)
 	{
 		Relation	other = table_open(list_nth_oid(tables, i), NoLock);
-		TriggerDesc *desc = other->trigdesc;
+		TriggerDesc *desc = CopyTriggerDesc(other->trigdesc);
 
 		for (int j = 0; desc != NULL && j < desc->numtriggers; j++)
-		{
-			if (fires_after_cascade(&desc->triggers[j]) &&
-				!is_trusted_trigger(&desc->triggers[j]))
-				refuse(&desc->triggers[j], other,
-					   "Drop the foreign key, or have the function belong to the owner of the database.");
-		}
-		tables = add_cascades(tables, other);
+			check_after_cascade(&desc->triggers[j], other);
+		tables = add_cascades(tables, desc);
 		table_close(other, NoLock);
 	}
 }

@@ -30,6 +30,12 @@ BEGIN
 	END IF;
 	RETURN COALESCE(NEW, OLD);
 END $$;
+CREATE FUNCTION trap_note() RETURNS void LANGUAGE sql AS $$
+	INSERT INTO public.ran SELECT current_user
+		WHERE current_user NOT IN ('app', session_user)
+$$;
+CREATE FUNCTION trap_value(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN PERFORM public.trap_note(); RETURN coalesce($1, 'same'); END $$;
 END
 
 # The worker names what it refuses, and nobody's trap has sprung
@@ -141,6 +147,15 @@ my %cascade = (
 		CREATE TRIGGER trap AFTER DELETE ON further
 			FOR EACH ROW EXECUTE FUNCTION trap()",
 		'further' ],
+	'a deferred constraint that computes its entries again' => [
+		"CREATE TABLE refers ($columns, $foreign ON DELETE SET NULL,
+			CONSTRAINT trap EXCLUDE (trap_value(key) WITH =) DEFERRABLE INITIALLY DEFERRED)",
+		'refers' ],
+	'a deferred constraint that is partial' => [
+		"CREATE TABLE refers ($columns, $foreign ON DELETE SET NULL,
+			CONSTRAINT trap EXCLUDE (scope WITH =) WHERE (trap_value(key) = 'same')
+			DEFERRABLE INITIALLY DEFERRED)",
+		'refers' ],
 	'a trigger on a partition' => [
 		"CREATE TABLE refers (id int, scope text COLLATE \"C\", key text COLLATE \"C\",
 			$foreign ON DELETE CASCADE) PARTITION BY LIST (id);
@@ -156,7 +171,7 @@ foreach my $what (sort keys %cascade)
 	$node->safe_psql('postgres', forgotten('d', 1) . <<'END');
 INSERT INTO refers SELECT 1, scope, key FROM idempotency_keys;
 END
-	is_refused(qr/First reason: trigger "trap" on table "$table" cannot be trusted/, $what);
+	is_refused(qr/First reason: (?:trigger|constraint) "trap" on table "$table" cannot be trusted/, $what);
 	$node->safe_psql('postgres', 'DROP TABLE refers CASCADE; DROP TABLE IF EXISTS further');
 	is_swept('swept without it');
 }
@@ -188,6 +203,26 @@ is_swept("the administrator's trigger is no obstacle");
 is($node->safe_psql('postgres', 'SELECT who FROM ran'),
 	'pg_database_owner', 'and runs as the owner of our table');
 $node->safe_psql('postgres', 'DROP TABLE refers; TRUNCATE ran');
+
+# What was found to be trusted stays so: the table is locked before its rows go
+$node->safe_psql('postgres', <<"END");
+CREATE TABLE refers ($columns, $foreign ON DELETE CASCADE);
+CREATE TABLE locked (mode text);
+CREATE FUNCTION note_locks() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS \$\$
+BEGIN
+	INSERT INTO public.locked SELECT mode FROM pg_locks
+		WHERE pid = pg_backend_pid() AND relation = 'public.refers'::regclass;
+	RETURN OLD;
+END \$\$;
+CREATE TRIGGER note_locks BEFORE DELETE ON idempotency_keys
+	FOR EACH ROW EXECUTE FUNCTION note_locks();
+END
+$node->safe_psql('postgres', forgotten('l', 1));
+is_swept('swept with a table that refers to ours');
+is($node->safe_psql('postgres', 'SELECT DISTINCT mode FROM locked'),
+	'RowExclusiveLock', 'which nobody could hang anything on meanwhile');
+$node->safe_psql('postgres',
+	'DROP TRIGGER note_locks ON idempotency_keys; DROP TABLE refers, locked');
 
 # --- row security that is forced upon the owner
 
