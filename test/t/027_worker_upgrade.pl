@@ -15,6 +15,7 @@ my $old = new_server('old');
 $old->safe_psql('postgres', 'CREATE EXTENSION idem_tool');
 $old->safe_psql('postgres', <<'SQL');
 CREATE ROLE app;
+GRANT app TO CURRENT_USER;
 SELECT idem_complete('done', '{"n": 1}', token, '1 day') FROM idem_reserve('done', request => '{"a": 1}');
 SELECT idem_fail('failed', '"no"', token, '1 day') FROM idem_reserve('failed');
 SELECT status FROM idem_reserve('running', '1 hour', holder => 'me');
