@@ -73,6 +73,7 @@ check_table(AuditTable *table)
 	Relation	rel = table_open(table->relid, RowExclusiveLock);
 
 	idem_check_triggers(rel);
+	idem_check_cascades(rel);
 	table_close(rel, NoLock);
 }
 

@@ -124,6 +124,7 @@ write_tools(Relation rel, const char *command, int nargs, const Oid *types,
 	uint64		processed;
 
 	idem_check_triggers(rel);
+	idem_check_cascades(rel);
 	idem_become_owner(&caller, rel->rd_rel->relowner);
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "could not connect to SPI");

@@ -257,6 +257,22 @@ check_after_cascade(const Trigger *trigger, Relation rel)
 }
 
 /*
+ * The triggers of what a rule of such a table writes, too, fire after the
+ * cascade: refuse the rules of strangers.
+ */
+static void
+check_rules(Relation rel)
+{
+	if (rel->rd_rules != NULL && !is_trusted_role(rel->rd_rel->relowner))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("rules on table \"%s\" cannot be trusted",
+						RelationGetRelationName(rel)),
+				 errdetail("The table belongs to neither a superuser nor the owner of the database."),
+				 errhint("Drop the foreign key, or the rules.")));
+}
+
+/*
  * The same for who deletes rows of the table: a foreign key that refers to it
  * may delete or change rows elsewhere, and what fires there afterwards runs as
  * whoever made the first deletion.  Locks these tables, as the foreign keys
@@ -275,6 +291,7 @@ idem_check_cascades(Relation rel)
 
 		for (int j = 0; desc != NULL && j < desc->numtriggers; j++)
 			check_after_cascade(&desc->triggers[j], other);
+		check_rules(other);
 		tables = add_cascades(tables, desc);
 		table_close(other, NoLock);
 	}

@@ -166,21 +166,93 @@ foreach my $kind (sort keys %kinds)
 	}
 }
 
-# A foreign key to our table runs what hangs on the attacker's own, but as him
+# A foreign key to our table runs what hangs on the attacker's own.  What comes
+# after that is, in PostgreSQL, run as whoever wrote to ours.
 my @child = (
-	@for_the_sweep,
-	'CREATE TABLE app.child (key text, scope text, FOREIGN KEY (key, scope) REFERENCES idem.idempotency_keys ON DELETE CASCADE)',
 	q{INSERT INTO app.child VALUES ('honest over', '')},
-	'CREATE TRIGGER trap AFTER DELETE ON app.child FOR EACH ROW EXECUTE FUNCTION app.trap()');
-attack(
-	'foreign key that cascades',
-	given => \@given,
-	does => \@child,
-	others => $writers{idempotency_keys}{'the sweep'},
-	weakened => [
-		'ALTER TABLE app.child OWNER TO postgres',
-		'ALTER FUNCTION app.trap() OWNER TO postgres'
+	'ALTER TABLE app.child ADD FOREIGN KEY (key, scope) REFERENCES idem.idempotency_keys ON DELETE CASCADE');
+my %children = (
+	'with a trigger' => [
+		'CREATE TABLE app.child (key text, scope text)',
+		'CREATE TRIGGER trap AFTER DELETE ON app.child FOR EACH ROW EXECUTE FUNCTION app.trap()'
 	],
+	'with a trigger for each statement' => [
+		'CREATE TABLE app.child (key text, scope text)',
+		'CREATE TRIGGER trap AFTER DELETE ON app.child FOR EACH STATEMENT EXECUTE FUNCTION app.trap()'
+	],
+	'with a deferred trigger' => [
+		'CREATE TABLE app.child (key text, scope text)',
+		'CREATE CONSTRAINT TRIGGER trap AFTER DELETE ON app.child DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.trap()'
+	],
+	'with a trigger on a partition' => [
+		'CREATE TABLE app.child (key text, scope text) PARTITION BY LIST (scope)',
+		q{CREATE TABLE app.part PARTITION OF app.child FOR VALUES IN ('')},
+		'CREATE TRIGGER trap AFTER DELETE ON app.part FOR EACH ROW EXECUTE FUNCTION app.trap()'
+	],
+	'with a rule that fires triggers' => [
+		'CREATE TABLE app.child (key text, scope text)',
+		'CREATE TABLE app.other (key text)',
+		'CREATE RULE more AS ON DELETE TO app.child DO ALSO INSERT INTO app.other VALUES (OLD.key)',
+		'CREATE TRIGGER trap AFTER INSERT ON app.other FOR EACH ROW EXECUTE FUNCTION app.trap()'
+	],
+	'with a grandchild' => [
+		'CREATE TABLE app.child (key text, scope text, UNIQUE (scope))',
+		'CREATE TABLE app.grandchild (scope text REFERENCES app.child (scope) ON DELETE CASCADE)',
+		'CREATE TRIGGER trap AFTER DELETE ON app.grandchild FOR EACH ROW EXECUTE FUNCTION app.trap()'
+	]);
+foreach my $child (sort keys %children)
+{
+	attack(
+		"foreign key that cascades to a table $child",
+		given => \@given,
+		does => [
+			@for_the_sweep,
+			@{ $children{$child} },
+			@child,
+			$child eq 'with a grandchild' ? q{INSERT INTO app.grandchild VALUES ('')} : ()
+		],
+		others => $writers{idempotency_keys}{'the sweep'},
+		weakened => [
+			'ALTER FUNCTION app.trap() OWNER TO postgres',
+			$child =~ /rule/ ? 'ALTER TABLE app.child OWNER TO postgres' : ()
+		],
+		gains => qr/code of app ran as/);
+}
+# a deferrable constraint is looked at again afterwards, and so are its expressions
+attack(
+	'foreign key with an exclusion constraint behind it',
+	given => \@given,
+	does => [
+		@for_the_sweep,
+		q{CREATE FUNCTION app.expression(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM app.note('expression'); RETURN $1; END $$},
+		"CREATE TABLE app.child (key text DEFAULT 'honest done', scope text, EXCLUDE USING btree (app.expression(key) WITH =) DEFERRABLE INITIALLY DEFERRED, FOREIGN KEY (key, scope) REFERENCES idem.idempotency_keys ON DELETE SET DEFAULT (key))",
+		q{INSERT INTO app.child VALUES ('honest over', ''), ('honest done', '')}
+	],
+	others => $writers{idempotency_keys}{'the sweep'},
+	weakened => ['ALTER TABLE app.child OWNER TO postgres'],
+	gains => qr/code of app ran as pg_database_owner/);
+attack(
+	'foreign key to the registry that cascades',
+	given => \@given,
+	does => [
+		'CREATE TABLE app.child (tool text REFERENCES idem.idem_tools ON DELETE CASCADE)',
+		q{INSERT INTO app.child VALUES ('honest tool')},
+		'CREATE TRIGGER trap AFTER DELETE ON app.child FOR EACH ROW EXECUTE FUNCTION app.trap()'
+	],
+	others => $writers{idem_tools}{'an operator who unregisters'},
+	weakened => ['ALTER FUNCTION app.trap() OWNER TO postgres'],
+	gains => qr/code of app ran as pg_database_owner/);
+attack(
+	'foreign key with a rule behind it',
+	given => \@given,
+	does => [
+		@for_the_sweep,
+		'CREATE TABLE app.child (key text, scope text)',
+		q{CREATE RULE trap AS ON DELETE TO app.child DO ALSO SELECT app.note('rule')},
+		@child
+	],
+	others => $writers{idempotency_keys}{'the sweep'},
+	weakened => ['ALTER TABLE app.child OWNER TO postgres'],
 	gains => qr/role app: f.* became t/);
 attack(
 	'foreign key that sets a default',

@@ -138,9 +138,9 @@ END
 		'RESET ROLE',
 		'SET ROLE ops',
 		q{SELECT idem.idem_resolve('treasure audited', 'done', '"treasure"', create_missing => true)},
-		'RESET ROLE',
 		q{SELECT idem.idem_register('treasure', description => 'treasure')},
 		q{SELECT idem.idem_register('honest tool')},
+		'RESET ROLE',
 		q{INSERT INTO idem.idem_audit VALUES ('2000-01-01', 'ops', 'ops', 'forget', '', 'honest', 'done', 'absent')});
 }
 
