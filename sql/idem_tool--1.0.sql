@@ -827,16 +827,21 @@ BEGIN
 			object.type, object.identity);
 		FOR privilege IN
 			SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS grantee,
-				CASE object.type WHEN 'function' THEN 'FUNCTION' ELSE 'TABLE' END AS kind
+				CASE object.type WHEN 'function' THEN 'FUNCTION' WHEN 'type' THEN 'TYPE' ELSE 'TABLE' END AS kind
 			FROM (
 				SELECT relacl FROM pg_class
 					WHERE object.classid = 'pg_class'::regclass AND oid = object.objid
 				UNION ALL
 				SELECT coalesce(proacl, acldefault('f', proowner)) FROM pg_proc
 					WHERE object.classid = 'pg_proc'::regclass AND oid = object.objid
+				UNION ALL
+				SELECT typacl FROM pg_type
+					WHERE object.classid = 'pg_type'::regclass AND oid = object.objid
 				) AS o (acl)
 			CROSS JOIN aclexplode(o.acl) AS a
 			WHERE a.grantee <> 'pg_database_owner'::regrole
+			-- types are for all to use
+			AND (object.type <> 'type' OR a.grantee <> 0)
 		LOOP
 			EXECUTE format('REVOKE ALL ON %s %s FROM %s CASCADE',
 				privilege.kind, object.identity, privilege.grantee);
