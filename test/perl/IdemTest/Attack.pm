@@ -26,7 +26,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 use Test::More;
 
-our @EXPORT = qw(start_arena new_arena leave_arena attack as_role);
+our @EXPORT = qw(start_arena new_arena leave_arena attack gains_of
+  as_role);
 
 my ($node, $count);
 
@@ -35,7 +36,8 @@ my $secret = 'treasure';
 
 # What an attacker does where he is let: his code calls this
 my $note = <<'END';
-CREATE FUNCTION %1$s.note(what text) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION %1$s.note(what text) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$
 DECLARE
 	command text;
 	seen text;
