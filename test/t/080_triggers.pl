@@ -229,7 +229,7 @@ attack(
 		q{INSERT INTO app.child VALUES ('honest over', ''), ('honest done', '')}
 	],
 	others => $writers{idempotency_keys}{'the sweep'},
-	weakened => ['ALTER TABLE app.child OWNER TO postgres'],
+	weakened => ['ALTER FUNCTION app.expression(text) OWNER TO postgres'],
 	gains => qr/code of app ran as pg_database_owner/);
 attack(
 	'foreign key to the registry that cascades',
