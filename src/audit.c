@@ -44,7 +44,7 @@ find_table(AuditTable *table)
 	HeapTuple	tuple;
 	Oid			owner;
 
-	idem_store_open(&store);
+	idem_store_open(&store, NULL);
 	schema = RelationGetNamespace(store.rel);
 	idem_store_close(&store);
 

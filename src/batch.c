@@ -94,7 +94,7 @@ idem_batch_begin(IdemBatch *batch)
 		return end;
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	idem_store_open(&batch->store);
+	idem_store_open(&batch->store, NULL);
 	batch->store.writing = true;	/* lock_table() did that */
 	SetUserIdAndSecContext(batch->store.rel->rd_rel->relowner,
 						   SECURITY_RESTRICTED_OPERATION);

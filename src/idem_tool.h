@@ -176,6 +176,14 @@ typedef struct IdemKey
 	uint64		hash;			/* of both */
 } IdemKey;
 
+/* How long a call of idem_reserve may wait for others */
+typedef struct IdemWait
+{
+	int64		start;			/* microseconds by a clock that nobody sets */
+	int64		usecs;			/* what the caller wants to wait */
+	int64		deadlock_check; /* the next, so long after the start */
+} IdemWait;
+
 /* The table and its primary key, open for one call */
 typedef struct IdemStore
 {
@@ -185,6 +193,7 @@ typedef struct IdemStore
 	Oid			sequence;		/* source of the fencing tokens */
 	Oid			answer_type;	/* what idem_reserve returns */
 	bool		writing;		/* locked for writing as well */
+	IdemWait   *wait;			/* bound of waits for locks; NULL: none */
 } IdemStore;
 
 /*
@@ -287,8 +296,9 @@ extern int	idem_layout_hint(const char *hint);
 
 /* keystore.c */
 extern void idem_store_init(void);
-extern void idem_store_open(IdemStore *store);
+extern void idem_store_open(IdemStore *store, IdemWait *wait);
 extern void idem_store_lock_for_write(IdemStore *store);
+extern void idem_store_lock_indexes(IdemStore *store);
 extern Relation idem_store_pkey(IdemStore *store);
 extern Relation idem_store_pkey_for_write(IdemStore *store);
 extern void idem_store_close(IdemStore *store);
@@ -337,15 +347,11 @@ extern void idem_key_unlock(const IdemKey *key);
 extern uint64 idem_key_mark(const IdemKey *key);
 
 /* wait.c */
-typedef struct IdemWait
-{
-	int64		start;			/* microseconds by a clock that nobody sets */
-	int64		deadlock_check; /* the next, so long after the start */
-} IdemWait;
-
-extern void idem_wait_init(IdemWait *wait);
-extern bool idem_wait(IdemWait *wait, int64 usecs, bool brief,
-					  TransactionId rival, TimestampTz next_event);
+extern void idem_wait_init(IdemWait *wait, int64 usecs);
+extern bool idem_wait(IdemWait *wait, bool brief, TransactionId rival,
+					  TimestampTz next_event);
+extern void idem_wait_for_relation(IdemWait *wait, Oid relid,
+								   LOCKMODE lockmode);
 
 /* rowwriter.c */
 typedef enum IdemWriteResult

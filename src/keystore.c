@@ -92,24 +92,41 @@ find_table(void)
 }
 
 /*
+ * Lock one of the extension's objects.  PostgreSQL locks before it looks at
+ * privileges, so that anybody who can name an object could let callers of
+ * idem_reserve wait behind him, for as long as anybody's transaction is open.
+ */
+static void
+lock_object(IdemStore *store, Oid relid, LOCKMODE lockmode)
+{
+	if (ConditionalLockRelationOid(relid, lockmode))
+		return;
+	if (store->wait)
+		idem_wait_for_relation(store->wait, relid, lockmode);
+	else
+		LockRelationOid(relid, lockmode);
+}
+
+/*
  * Open the table by what we know of it.  Taking the lock brings the news: if
  * the table is still known after that, it is there and will stay.
  */
 static Relation
-open_known_table(void)
+open_known_table(IdemStore *store)
 {
-	LockRelationOid(table_oid, AccessShareLock);
+	lock_object(store, table_oid, AccessShareLock);
 	if (table_known)
 		return relation_open(table_oid, NoLock);
 	UnlockRelationOid(table_oid, AccessShareLock);
 	return NULL;
 }
 
-/* Open the table for reading */
+/* Open the table for reading; waits for locks as "wait" has it, NULL: as any */
 void
-idem_store_open(IdemStore *store)
+idem_store_open(IdemStore *store, IdemWait *wait)
 {
-	store->rel = table_known ? open_known_table() : NULL;
+	store->wait = wait;
+	store->rel = table_known ? open_known_table(store) : NULL;
 	if (store->rel == NULL)
 		store->rel = find_table();
 	store->pkey = NULL;
@@ -134,10 +151,22 @@ idem_store_lock_for_write(IdemStore *store)
 		if (store->pkey)
 			index_close(store->pkey, AccessShareLock);
 		store->pkey = NULL;
-		LockRelationOid(relid, RowExclusiveLock);
+		lock_object(store, relid, RowExclusiveLock);
 	}
 	store->writing = true;
 	idem_note_storage(store->rel);
+}
+
+/* Lock the indexes for writing: who opens them all would wait for any lock */
+void
+idem_store_lock_indexes(IdemStore *store)
+{
+	List	   *indexes = RelationGetIndexList(store->rel);
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+		lock_object(store, lfirst_oid(lc), RowExclusiveLock);
+	list_free(indexes);
 }
 
 /* The primary key's index; many calls can do without */
@@ -153,7 +182,7 @@ idem_store_pkey(IdemStore *store)
 Relation
 idem_store_pkey_for_write(IdemStore *store)
 {
-	LockRelationOid(store->pkey_oid, RowExclusiveLock);
+	lock_object(store, store->pkey_oid, RowExclusiveLock);
 	return idem_store_pkey(store);
 }
 
@@ -180,8 +209,11 @@ idem_store_close(IdemStore *store)
 int64
 idem_next_token(IdemStore *store, int64 last)
 {
-	int64		token = nextval_internal(store->sequence, false);
+	int64		token;
 
+	/* which nextval would wait for */
+	lock_object(store, store->sequence, RowExclusiveLock);
+	token = nextval_internal(store->sequence, false);
 	if (token <= last && pg_add_s64_overflow(last, 1, &token))
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),

@@ -59,7 +59,7 @@ idem_lookup(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	idem_key_from_args(&key, fcinfo, 0, 1);
 
-	idem_store_open(&store);
+	idem_store_open(&store, NULL);
 	idem_look_init(&look, &store);
 	idem_look(&look, &store, &key);
 	if (look.row.state != IDEM_STATE_ABSENT)

@@ -374,7 +374,7 @@ attempt(OperatorCall *call, TransactionId *rival)
 	Verdict		verdict;
 	bool		finished = false;
 
-	idem_store_open(&store);
+	idem_store_open(&store, NULL);
 	idem_look_init(&look, &store);
 	idem_look(&look, &store, &call->key);
 

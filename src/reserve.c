@@ -41,6 +41,7 @@ typedef struct ReserveCall
 	const IdemReserveRequest *request;
 	IdemReserveOutcome *outcome;	/* of the last attempt */
 	uint64		mark;			/* of the key, from before its look */
+	IdemWait	wait;
 	int			conflicts;		/* insertions that met what no look finds */
 
 	/* what it came to */
@@ -333,7 +334,7 @@ attempt(ReserveCall *call)
 	Verdict		verdict;
 	AttemptResult result = ANSWERED;
 
-	idem_store_open(&store);
+	idem_store_open(&store, &call->wait);
 	idem_look_init(&look, &store);
 
 	call->mark = idem_key_mark(&call->request->key);
@@ -381,16 +382,14 @@ idem_reserve_key(const IdemReserveRequest *request,
 	ReserveCall call = {.request = request,.outcome = outcome};
 	MemoryContext oldcxt = CurrentMemoryContext;
 	MemoryContext cxt = NULL;
-	IdemWait	wait;
 	AttemptResult result;
 
 	memset(outcome, 0, sizeof(IdemReserveOutcome));
-	idem_wait_init(&wait);
+	idem_wait_init(&call.wait, request->wait_usecs);
 	while ((result = attempt(&call)) != ANSWERED)
 	{
 		if (result == MUST_WAIT &&
-			!idem_wait(&wait, request->wait_usecs, call.brief, call.rival,
-					   call.next_event))
+			!idem_wait(&call.wait, call.brief, call.rival, call.next_event))
 			break;
 
 		if (cxt == NULL)

@@ -133,6 +133,8 @@ idem_writer_open(IdemStore *store, const IdemKey *key)
 	IdemWriter *writer;
 
 	idem_store_lock_for_write(store);
+	if (kept_writer == NULL)
+		idem_store_lock_indexes(store);
 
 	writer = kept_writer ? reuse_writer(store) : build_writer(store);
 	writer->store = store;

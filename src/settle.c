@@ -266,7 +266,7 @@ attempt(SettleCall *call, TransactionId *rival)
 	IdemLook	look;
 	bool		finished = true;
 
-	idem_store_open(&store);
+	idem_store_open(&store, NULL);
 	idem_look_init(&look, &store);
 	look.token = call->token ? call->token : idem_session_token(&call->key);
 	idem_look(&look, &store, &call->key);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.c
- *	  Bounded waiting for a key that somebody else has.
+ *	  Bounded waiting for a key that somebody else has, or for the table.
  *
  * We poll: sleep on the latch, look again, and sleep longer the longer it
  * takes.  That serves committed reservations, which have no transaction to
@@ -13,9 +13,10 @@
  *
  * But who waits for whom is known by the locks' queues: to the deadlock
  * detector, to pg_blocking_pids() and to those who ask it.  So everybody who
- * waits for a transaction stands in its queue now and then for a moment; at the
- * same moments, or two of them would not see each other.  What was said of the
- * queue holds in these moments, which are therefore few and short.
+ * waits for a transaction or a relation stands in its queue now and then for a
+ * moment; at the same moments, or two of them would not see each other.  What
+ * was said of the queue holds in these moments, which are therefore few and
+ * short.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +31,7 @@
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/timeout.h"
@@ -55,6 +57,17 @@
 #define IDEM_QUEUE_MOMENT	(15 * MSEC)
 #define IDEM_QUEUE_OFTEN	(2000 * MSEC)
 
+/* So long even those wait for a lock on the table who do not want to */
+#define IDEM_DDL_WAIT		(1000 * MSEC)
+
+/* What is waited for: the end of a transaction, or the lock on a relation */
+typedef struct Queue
+{
+	TransactionId rival;
+	Oid			relid;
+	LOCKMODE	lockmode;
+} Queue;
+
 /* Microseconds by a clock that nobody sets and all processes share */
 static int64
 monotonic_usecs(void)
@@ -65,17 +78,31 @@ monotonic_usecs(void)
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* A wait for a key begins now, if it comes to one */
+/* A call that is willing to wait for "usecs" begins now */
 void
-idem_wait_init(IdemWait *wait)
+idem_wait_init(IdemWait *wait, int64 usecs)
 {
 	wait->start = monotonic_usecs();
+	wait->usecs = usecs;
 	wait->deadlock_check = DeadlockTimeout * MSEC;
 }
 
-/* Stand in the rival's queue; ended by lock_timeout, in the worst case */
+/* Wait in the queue, for as long as it takes */
 static void
-stand_in_queue(TransactionId rival, int64 usecs, bool check_deadlock)
+wait_in_queue(const Queue *queue)
+{
+	if (TransactionIdIsValid(queue->rival))
+		XactLockTableWait(queue->rival, NULL, NULL, XLTW_None);
+	else
+		LockRelationOid(queue->relid, queue->lockmode);
+}
+
+/*
+ * Stand in the queue, ended by lock_timeout in the worst case.  True if that
+ * was not necessary.
+ */
+static bool
+stand_in_queue(const Queue *queue, int64 usecs, bool check_deadlock)
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -88,10 +115,12 @@ stand_in_queue(TransactionId rival, int64 usecs, bool check_deadlock)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
+		/* the lock must outlive the subtransaction */
+		CurrentResourceOwner = owner;
 		LockTimeout = (int) Max(usecs / MSEC, 2);
 		if (check_deadlock)
 			DeadlockTimeout = LockTimeout / 2;
-		XactLockTableWait(rival, NULL, NULL, XLTW_None);
+		wait_in_queue(queue);
 	}
 	PG_CATCH();
 	{
@@ -115,6 +144,7 @@ stand_in_queue(TransactionId rival, int64 usecs, bool check_deadlock)
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling statement due to statement timeout")));
+	return edata == NULL;
 }
 
 /* Sleep for so long, or until "next_event" if that comes first */
@@ -132,84 +162,114 @@ sleep_for(int64 usecs, TimestampTz next_event)
 }
 
 /*
- * Wait for "rival" while "usecs" are left of the time to wait, "waited" of
- * which are over.  At the moments of the queue we stand in it.
+ * Sleep until the next look is due, "waited" after the start and not after
+ * "limit", or stand in the queue if this is the moment.  True if its end was
+ * reached.
  */
-static void
-wait_for_rival(IdemWait *wait, TransactionId rival, int64 usecs, int64 waited,
-			   int64 interval, TimestampTz next_event)
+static bool
+sleep_or_queue(IdemWait *wait, const Queue *queue, int64 waited, int64 limit,
+			   TimestampTz next_event)
 {
 	int64		period = waited < IDEM_QUEUE_OFTEN ? IDEM_QUEUE_PERIOD :
 		8 * IDEM_QUEUE_PERIOD;
 	int64		into_period = (wait->start + waited) % period;
-	int64		moment = Min(IDEM_QUEUE_MOMENT - into_period, usecs);
+	int64		moment = Min(IDEM_QUEUE_MOMENT - into_period, limit - waited);
+	int64		interval = Max(waited / IDEM_POLL_PART, IDEM_POLL_SHORTEST);
 	bool		check_deadlock = waited >= wait->deadlock_check;
 
-	if (moment < IDEM_POLL_SHORTEST)
+	if (queue == NULL || moment < IDEM_POLL_SHORTEST)
 	{
-		sleep_for(Min(interval, period - into_period), next_event);
-		return;
+		interval = Min(Min(interval, IDEM_POLL_LONGEST), limit - waited);
+		if (queue)
+			interval = Min(interval, period - into_period);
+		sleep_for(interval, next_event);
+		return false;
 	}
 
 	/* all locks are locked meanwhile: the more rarely, the longer we wait */
 	if (check_deadlock)
 		wait->deadlock_check = 2 * waited;
-	stand_in_queue(rival, moment, check_deadlock);
+	return stand_in_queue(queue, moment, check_deadlock);
 }
 
-/*
- * Sleep or stand in a queue once.  False if more than "usecs" have passed since
- * the wait began, 55P03 if lock_timeout is shorter and has passed.
- */
-static bool
-wait_once(IdemWait *wait, int64 usecs, bool brief, TransactionId rival,
-		  TimestampTz next_event)
+/* Has the session's lock_timeout passed?  It ends our waits like any other. */
+static void
+check_lock_timeout(int64 waited)
 {
-	int64		waited = monotonic_usecs() - wait->start;
-	int64		limit = usecs;
-	int64		interval;
-
-	if (LockTimeout > 0 && !brief)
-		limit = Min(limit, LockTimeout * MSEC);
-	if (waited >= usecs)
-		return false;
-	if (waited >= limit)
+	if (LockTimeout > 0 && waited >= LockTimeout * MSEC)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("canceling statement due to lock timeout")));
-
-	interval = Max(waited / IDEM_POLL_PART, IDEM_POLL_SHORTEST);
-	interval = Min(Min(interval, IDEM_POLL_LONGEST), limit - waited);
-	if (TransactionIdIsValid(rival) && !brief && !RecoveryInProgress())
-		wait_for_rival(wait, rival, limit - waited, waited, interval,
-					   next_event);
-	else
-		sleep_for(interval, next_event);
-	return true;
 }
 
 /*
  * Wait until the key may have changed: "rival" finished, if there is one, or
  * it is time for another look, or "next_event" has come (the end of a lease).
- * False at once if more than "usecs" have passed since the wait began; with
- * "brief" IDEM_BRIEF_WAIT at least, which is ours and no business of
- * lock_timeout.  Errors with 55P03 if lock_timeout is shorter than "usecs".
- * The caller must hold no lock but those of his transaction.
+ * False at once if the time to wait has passed; with "brief" IDEM_BRIEF_WAIT at
+ * least, which is ours and no business of lock_timeout.  Errors with 55P03 if
+ * lock_timeout is shorter.  The caller must hold no lock but those of his
+ * transaction.
  */
 bool
-idem_wait(IdemWait *wait, int64 usecs, bool brief, TransactionId rival,
+idem_wait(IdemWait *wait, bool brief, TransactionId rival,
 		  TimestampTz next_event)
 {
-	brief = brief && usecs < IDEM_BRIEF_WAIT;
-	if (brief)
-		usecs = IDEM_BRIEF_WAIT;
+	Queue		queue = {.rival = rival};
+	bool		in_queue = TransactionIdIsValid(rival) && !RecoveryInProgress();
+	int64		usecs = wait->usecs;
+	int64		limit = usecs;
+	int64		waited = monotonic_usecs() - wait->start;
 
-	if (!wait_once(wait, usecs, brief, rival, next_event))
+	if (brief && usecs < IDEM_BRIEF_WAIT)
+	{
+		limit = usecs = IDEM_BRIEF_WAIT;
+		in_queue = false;
+	}
+	else if (LockTimeout > 0)
+		limit = Min(limit, LockTimeout * MSEC);
+
+	if (waited >= usecs)
 		return false;
 
 	/* while the rival goes on there is nothing to see, until the end */
-	while (TransactionIdIsValid(rival) && TransactionIdIsInProgress(rival) &&
-		   wait_once(wait, usecs, brief, rival, next_event))
-		;
+	do
+	{
+		if (limit < usecs)
+			check_lock_timeout(waited);
+		sleep_or_queue(wait, in_queue ? &queue : NULL, waited, limit,
+					   next_event);
+		waited = monotonic_usecs() - wait->start;
+	} while (waited < usecs && TransactionIdIsValid(rival) &&
+			 TransactionIdIsInProgress(rival));
 	return true;
+}
+
+/*
+ * Lock a relation that somebody has locked or waits to lock.  A short change of
+ * its definition is waited for by everybody; who wants to wait for longer, does.
+ */
+void
+idem_wait_for_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
+{
+	Queue		queue = {.relid = relid,.lockmode = lockmode};
+	int64		waited = monotonic_usecs() - wait->start;
+	int64		usecs = Max(wait->usecs, waited + IDEM_DDL_WAIT);
+	int64		limit = usecs;
+	char	   *name = get_rel_name(relid);
+
+	if (LockTimeout > 0)
+		limit = Min(limit, LockTimeout * MSEC);
+	while (!sleep_or_queue(wait, &queue, waited, limit, DT_NOEND) &&
+		   !ConditionalLockRelationOid(relid, lockmode))
+	{
+		waited = monotonic_usecs() - wait->start;
+		check_lock_timeout(waited);
+		if (waited >= usecs)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on relation \"%s\"",
+							name ? name : IDEM_TABLE_NAME),
+					 errdetail("Another session has locked it, or waits to do so."),
+					 errhint("Look for who waits for whom with pg_blocking_pids(): see \"A call that does not return\" in docs/operations.md.")));
+	}
 }
