@@ -320,6 +320,20 @@ DROP TRIGGER seen ON idem_audit;
 ALTER TABLE idem_audit DROP ticket;
 DROP INDEX audit_by_key;
 
+-- row security that is forced upon the owner is no obstacle, whatever the
+-- operator's session makes of such things
+ALTER TABLE idem_audit FORCE ROW LEVEL SECURITY;
+ALTER TABLE idem_tools FORCE ROW LEVEL SECURITY;
+SET row_security = off;
+SET ROLE regress_idem_operator;
+SELECT idem_resolve('forced', 'done', create_missing => true);
+SELECT idem_register('forced'), idem_unregister('forced');
+SHOW row_security;
+RESET ROLE;
+RESET row_security;
+ALTER TABLE idem_audit NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE idem_tools NO FORCE ROW LEVEL SECURITY;
+
 -- a use that cannot be recorded does not happen
 CREATE FUNCTION operators_test.veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER veto BEFORE INSERT ON idem_audit FOR EACH ROW EXECUTE FUNCTION operators_test.veto();

@@ -31,6 +31,11 @@ idem_become_owner(IdemCaller *caller, Oid owner)
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
 							 PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
+
+	/* the policies are there for an owner upon whom they are forced */
+	(void) set_config_option("row_security", "on",
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 }
 
 /* Be who we were before */

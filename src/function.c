@@ -103,19 +103,32 @@ append_identifier(StringInfo buf, const char *name)
 	appendStringInfoChar(buf, '"');
 }
 
+static pg_noreturn void
+report_no_function(Oid function)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_FUNCTION),
+			 errmsg("function with OID %u does not exist", function)));
+}
+
 /*
  * The qualified name of a function that idem_check_function() has let pass,
- * the same on any server that the function is restored on.
+ * the same on any server that the function is restored on.  Somebody may be
+ * just dropping it.
  */
 text *
 idem_function_signature(Oid function)
 {
+	char	   *schema = get_namespace_name(get_func_namespace(function));
+	char	   *name = get_func_name(function);
 	StringInfoData buf;
 
+	if (schema == NULL || name == NULL)
+		report_no_function(function);
 	initStringInfo(&buf);
-	append_identifier(&buf, get_namespace_name(get_func_namespace(function)));
+	append_identifier(&buf, schema);
 	appendStringInfoChar(&buf, '.');
-	append_identifier(&buf, get_func_name(function));
+	append_identifier(&buf, name);
 	appendStringInfoString(&buf, IDEM_SIGNATURE);
 	return cstring_to_text_with_len(buf.data, buf.len);
 }
@@ -130,9 +143,7 @@ idem_check_function_kind(Oid function)
 	Form_pg_proc proc;
 
 	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("function with OID %u does not exist", function)));
+		report_no_function(function);
 	proc = (Form_pg_proc) GETSTRUCT(tuple);
 	if (proc->prokind != PROKIND_FUNCTION || proc->proretset ||
 		proc->pronargs != 1 || proc->proargtypes.values[0] != JSONBOID ||
