@@ -15,6 +15,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -77,7 +78,7 @@ idem_extension_schema(void)
  * and the extension created anew: then look again, until there is nothing new.
  */
 Relation
-idem_extension_table(const char *name, Oid *schema)
+idem_extension_table(const char *name, Oid *schema, IdemWait *wait)
 {
 	Oid			gone = InvalidOid;
 
@@ -90,9 +91,11 @@ idem_extension_table(const char *name, Oid *schema)
 		relid = get_relname_relid(name, *schema);
 		if (!OidIsValid(relid) || relid == gone)
 			return NULL;
-		rel = try_relation_open(relid, AccessShareLock);
+		idem_lock_relation(wait, relid, AccessShareLock);
+		rel = try_relation_open(relid, NoLock);
 		if (rel != NULL)
 			return rel;
+		UnlockRelationOid(relid, AccessShareLock);
 		gone = relid;
 	}
 }

@@ -285,12 +285,13 @@ extern TimestampTz idem_interval_after(const char *what, TimestampTz start,
 
 /* extension.c */
 extern Oid	idem_extension_schema(void);
-extern Relation idem_extension_table(const char *name, Oid *schema);
+extern Relation idem_extension_table(const char *name, Oid *schema,
+									 IdemWait *wait);
 extern char *idem_extension_version(void);
 extern Oid	idem_store_locate(Oid *extension);
 
 /* layout.c */
-extern Oid	idem_check_layout(Relation rel);
+extern Oid	idem_check_layout(Relation rel, IdemWait *wait);
 extern List *idem_arbiters(Relation *indexes, int n);
 extern int	idem_layout_hint(const char *hint);
 
@@ -350,8 +351,7 @@ extern uint64 idem_key_mark(const IdemKey *key);
 extern void idem_wait_init(IdemWait *wait, int64 usecs);
 extern bool idem_wait(IdemWait *wait, bool brief, TransactionId rival,
 					  TimestampTz next_event);
-extern void idem_wait_for_relation(IdemWait *wait, Oid relid,
-								   LOCKMODE lockmode);
+extern void idem_lock_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode);
 
 /* rowwriter.c */
 typedef enum IdemWriteResult

@@ -60,10 +60,10 @@ idem_store_init(void)
  * Find the table, and what else the extension has.  Leaves it open and locked.
  */
 static Relation
-find_table(void)
+find_table(IdemWait *wait)
 {
 	Oid			schema;
-	Relation	rel = idem_extension_table(IDEM_TABLE_NAME, &schema);
+	Relation	rel = idem_extension_table(IDEM_TABLE_NAME, &schema, wait);
 
 	if (rel == NULL || rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,
@@ -72,7 +72,7 @@ find_table(void)
 						IDEM_TABLE_NAME, IDEM_EXTENSION_NAME),
 				 idem_layout_hint(NULL)));
 
-	pkey_oid = idem_check_layout(rel);
+	pkey_oid = idem_check_layout(rel, wait);
 	sequence_oid = get_relname_relid(IDEM_SEQUENCE_NAME, schema);
 	answer_type_oid = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 									  CStringGetDatum(IDEM_ANSWER_NAME),
@@ -92,29 +92,13 @@ find_table(void)
 }
 
 /*
- * Lock one of the extension's objects.  PostgreSQL locks before it looks at
- * privileges, so that anybody who can name an object could let callers of
- * idem_reserve wait behind him, for as long as anybody's transaction is open.
- */
-static void
-lock_object(IdemStore *store, Oid relid, LOCKMODE lockmode)
-{
-	if (ConditionalLockRelationOid(relid, lockmode))
-		return;
-	if (store->wait)
-		idem_wait_for_relation(store->wait, relid, lockmode);
-	else
-		LockRelationOid(relid, lockmode);
-}
-
-/*
  * Open the table by what we know of it.  Taking the lock brings the news: if
  * the table is still known after that, it is there and will stay.
  */
 static Relation
 open_known_table(IdemStore *store)
 {
-	lock_object(store, table_oid, AccessShareLock);
+	idem_lock_relation(store->wait, table_oid, AccessShareLock);
 	if (table_known)
 		return relation_open(table_oid, NoLock);
 	UnlockRelationOid(table_oid, AccessShareLock);
@@ -128,7 +112,7 @@ idem_store_open(IdemStore *store, IdemWait *wait)
 	store->wait = wait;
 	store->rel = table_known ? open_known_table(store) : NULL;
 	if (store->rel == NULL)
-		store->rel = find_table();
+		store->rel = find_table(wait);
 	store->pkey = NULL;
 	store->pkey_oid = pkey_oid;
 	store->sequence = sequence_oid;
@@ -151,7 +135,7 @@ idem_store_lock_for_write(IdemStore *store)
 		if (store->pkey)
 			index_close(store->pkey, AccessShareLock);
 		store->pkey = NULL;
-		lock_object(store, relid, RowExclusiveLock);
+		idem_lock_relation(store->wait, relid, RowExclusiveLock);
 	}
 	store->writing = true;
 	idem_note_storage(store->rel);
@@ -165,7 +149,7 @@ idem_store_lock_indexes(IdemStore *store)
 	ListCell   *lc;
 
 	foreach(lc, indexes)
-		lock_object(store, lfirst_oid(lc), RowExclusiveLock);
+		idem_lock_relation(store->wait, lfirst_oid(lc), RowExclusiveLock);
 	list_free(indexes);
 }
 
@@ -174,7 +158,10 @@ Relation
 idem_store_pkey(IdemStore *store)
 {
 	if (store->pkey == NULL)
-		store->pkey = index_open(store->pkey_oid, AccessShareLock);
+	{
+		idem_lock_relation(store->wait, store->pkey_oid, AccessShareLock);
+		store->pkey = index_open(store->pkey_oid, NoLock);
+	}
 	return store->pkey;
 }
 
@@ -182,7 +169,7 @@ idem_store_pkey(IdemStore *store)
 Relation
 idem_store_pkey_for_write(IdemStore *store)
 {
-	lock_object(store, store->pkey_oid, RowExclusiveLock);
+	idem_lock_relation(store->wait, store->pkey_oid, RowExclusiveLock);
 	return idem_store_pkey(store);
 }
 
@@ -212,7 +199,7 @@ idem_next_token(IdemStore *store, int64 last)
 	int64		token;
 
 	/* which nextval would wait for */
-	lock_object(store, store->sequence, RowExclusiveLock);
+	idem_lock_relation(store->wait, store->sequence, RowExclusiveLock);
 	token = nextval_internal(store->sequence, false);
 	if (token <= last && pg_add_s64_overflow(last, 1, &token))
 		ereport(ERROR,

@@ -154,15 +154,17 @@ find_primary_key(Relation rel)
 }
 
 static Oid
-check_primary_key(Relation rel)
+check_primary_key(Relation rel, IdemWait *wait)
 {
 	Oid			pkey = find_primary_key(rel);
 	const char *problem = gettext_noop("It has none.");
 
 	if (OidIsValid(pkey))
 	{
-		Relation	idx = index_open(pkey, AccessShareLock);
+		Relation	idx;
 
+		idem_lock_relation(wait, pkey, AccessShareLock);
+		idx = index_open(pkey, NoLock);
 		problem = key_problem(idx);
 		index_close(idx, AccessShareLock);
 	}
@@ -196,7 +198,7 @@ check_rules(Relation rel)
  * primary key's index.
  */
 Oid
-idem_check_layout(Relation rel)
+idem_check_layout(Relation rel, IdemWait *wait)
 {
 	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
 		ereport(ERROR,
@@ -205,7 +207,7 @@ idem_check_layout(Relation rel)
 						RelationGetRelationName(rel), "heap")));
 	check_columns(rel);
 	check_rules(rel);
-	return check_primary_key(rel);
+	return check_primary_key(rel, wait);
 }
 
 /*

@@ -103,7 +103,7 @@ static Relation
 find_tools(void)
 {
 	Oid			schema;
-	Relation	rel = idem_extension_table(IDEM_TOOLS_NAME, &schema);
+	Relation	rel = idem_extension_table(IDEM_TOOLS_NAME, &schema, NULL);
 
 	if (rel == NULL || rel->rd_rel->relkind != RELKIND_RELATION ||
 		!has_known_columns(rel) || !has_known_key(rel))

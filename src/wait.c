@@ -109,6 +109,7 @@ stand_in_queue(const Queue *queue, int64 usecs, bool check_deadlock)
 	int			saved_lock_timeout = LockTimeout;
 	int			saved_deadlock_timeout = DeadlockTimeout;
 	bool		statement_timeout = get_timeout_active(STATEMENT_TIMEOUT);
+	volatile bool reached = false;
 	ErrorData  *volatile edata = NULL;
 
 	/* it writes nothing: an error is the only way out of a queue */
@@ -121,6 +122,10 @@ stand_in_queue(const Queue *queue, int64 usecs, bool check_deadlock)
 		if (check_deadlock)
 			DeadlockTimeout = LockTimeout / 2;
 		wait_in_queue(queue);
+		reached = true;
+
+		/* the time may have run out just then */
+		CHECK_FOR_INTERRUPTS();
 	}
 	PG_CATCH();
 	{
@@ -144,7 +149,7 @@ stand_in_queue(const Queue *queue, int64 usecs, bool check_deadlock)
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling statement due to statement timeout")));
-	return edata == NULL;
+	return reached;
 }
 
 /* Sleep for so long, or until "next_event" if that comes first */
@@ -248,8 +253,8 @@ idem_wait(IdemWait *wait, bool brief, TransactionId rival,
  * Lock a relation that somebody has locked or waits to lock.  A short change of
  * its definition is waited for by everybody; who wants to wait for longer, does.
  */
-void
-idem_wait_for_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
+static void
+wait_for_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
 {
 	Queue		queue = {.relid = relid,.lockmode = lockmode};
 	int64		waited = monotonic_usecs() - wait->start;
@@ -272,4 +277,21 @@ idem_wait_for_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
 					 errdetail("Another session has locked it, or waits to do so."),
 					 errhint("Look for who waits for whom with pg_blocking_pids(): see \"A call that does not return\" in docs/operations.md.")));
 	}
+}
+
+/*
+ * Lock one of the extension's objects, waiting as "wait" has it, NULL: as any
+ * statement.  PostgreSQL locks before it looks at privileges, so that anybody
+ * who can name an object could let callers of idem_reserve wait behind him, for
+ * as long as anybody's transaction is open.
+ */
+void
+idem_lock_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
+{
+	if (ConditionalLockRelationOid(relid, lockmode))
+		return;
+	if (wait)
+		wait_for_relation(wait, relid, lockmode);
+	else
+		LockRelationOid(relid, lockmode);
 }

@@ -126,6 +126,9 @@ get_out_of_the_way();
 $holder->query('BEGIN');
 $holder->query('LOCK TABLE idempotency_keys');
 is(heard($caller, $_), '55P03', "locked: $_ is refused") foreach 'new', 'done';
+my $newcomer = session($node);
+is(heard($newcomer, 'done', "wait => '1200 ms'"),
+	'55P03', "... and so is a session's first call, when it has waited");
 $holder->query('COMMIT');
 is(heard($caller, 'done'), 'done 1 f 1', '... until it is free again');
 
