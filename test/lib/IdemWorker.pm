@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(new_server rows_sql lapsed forgotten rounds wait_rounds
-  launcher_pid wait_launcher wait_until log_since count_in_log);
+  add_witness launcher_pid wait_launcher wait_until log_since count_in_log);
 
 # A running server.  "preload" (default 1) loads the library in advance, with
 # "clock" its clock can be set, see IdemTest::Clock.
@@ -93,6 +93,16 @@ sub wait_rounds
 		"SELECT rounds >= $target FROM idem_stats WHERE datname = '$db'");
 }
 
+# A further database, "witness": the rounds in it tell of time that has passed
+# for the launcher, where those in another are not counted
+sub add_witness
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', 'CREATE DATABASE witness');
+	$node->safe_psql('witness', 'CREATE EXTENSION idem_tool');
+	return;
+}
+
 sub launcher_pid
 {
 	my ($node) = @_;
@@ -110,16 +120,17 @@ sub wait_launcher
 	);
 }
 
-# Wait for a condition; false after a minute
+# Wait for a condition; false if it never comes
 sub wait_until
 {
 	my ($condition) = @_;
-	for (1 .. 600)
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	while (!$condition->())
 	{
-		return 1 if $condition->();
-		usleep(100_000);
+		return 0 if time > $end;
+		usleep(10_000);
 	}
-	return 0;
+	return 1;
 }
 
 # The log from that position on

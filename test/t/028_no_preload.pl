@@ -97,8 +97,9 @@ $node->safe_psql('postgres',
 	rows_sql('live', 20000, 'done', '-1 day') . 'VACUUM idempotency_keys');
 $node->append_conf('postgresql.conf',
 	"idem_tool.naptime = 200ms\nidem_tool.sweep_pages = 50\n");
+my $offset = -s $node->logfile;
 $node->reload;
-sleep 1;
+$node->wait_for_log(qr/"idem_tool.sweep_pages" changed to "50"/, $offset);
 
 sub heap_blocks
 {
@@ -106,12 +107,20 @@ sub heap_blocks
 		"SELECT heap_blks_read + heap_blks_hit, extract(epoch FROM clock_timestamp()) FROM pg_statio_user_tables WHERE relname = 'idempotency_keys'"
 	);
 }
+
+# Wait until more blocks have been read; nobody counts rounds here
+sub more_blocks
+{
+	my ($blocks) = @_;
+	return wait_until(sub { return (heap_blocks())[0] > $blocks });
+}
+# a round that had begun before, and another one
+more_blocks((heap_blocks())[0]) for 1 .. 2;
 my ($from, $start) = heap_blocks();
-sleep 3;
+ok(more_blocks($from + 500), 'an idle worker goes round');
 my ($to, $end) = heap_blocks();
 # far less than the whole table each time; autovacuum may read in it too
 my $most = 4 * 50 * (($end - $start) / 0.2 + 2);
-cmp_ok($to, '>', $from, 'an idle worker goes round');
 cmp_ok($to - $from, '<=', $most,
 	sprintf('and reads no more than sweep_pages a round: %d of %d', $to - $from, $most));
 
