@@ -415,3 +415,13 @@ SELECT idem_fingerprint(request) = sha256(convert_to(
 			FROM generate_series(1, 20000) AS i) || ']', 'UTF8')) AS same
 FROM toasted;
 DROP TABLE toasted;
+
+-- the owner of the functions can have them called for NULL as well
+BEGIN;
+ALTER FUNCTION idem_canonical(jsonb) CALLED ON NULL INPUT;
+ALTER FUNCTION idem_fingerprint(jsonb) CALLED ON NULL INPUT;
+ALTER FUNCTION idem_memory_end(text, timestamptz) CALLED ON NULL INPUT;
+ALTER FUNCTION idem_may_act(text) CALLED ON NULL INPUT;
+SELECT idem_canonical(NULL) IS NULL AND idem_fingerprint(NULL) IS NULL
+	AND idem_memory_end(NULL, NULL) IS NULL AND idem_may_act(NULL) IS NULL AS none;
+ROLLBACK;

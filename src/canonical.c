@@ -428,12 +428,14 @@ idem_canonical_append(StringInfo buf, JsonbContainer *jc)
 Datum
 idem_canonical(PG_FUNCTION_ARGS)
 {
-	Jsonb	   *document = PG_GETARG_JSONB_P(0);
 	StringInfoData buf;
 	char	   *result;
 
+	/* its owner can make it one that is called for NULL as well */
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
 	initStringInfo(&buf);
-	idem_canonical_append(&buf, &document->root);
+	idem_canonical_append(&buf, &PG_GETARG_JSONB_P(0)->root);
 	if (GetDatabaseEncoding() == PG_UTF8 || is_ascii(buf.data, buf.len))
 		PG_RETURN_TEXT_P(cstring_to_text_with_len(buf.data, buf.len));
 

@@ -89,6 +89,9 @@ idem_fingerprint_object(JsonbContainer *fields,
 Datum
 idem_fingerprint(PG_FUNCTION_ARGS)
 {
+	/* its owner can make it one that is called for NULL as well */
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
 	PG_RETURN_BYTEA_P(idem_fingerprint_jsonb(PG_GETARG_JSONB_P(0)));
 }
 
