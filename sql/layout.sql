@@ -124,5 +124,14 @@ REINDEX TABLE idempotency_keys;
 SELECT status, attempt FROM idem_reserve('lost');
 DROP INDEX extra_unique;
 
+-- something else under the sequence's name, which a rollback makes forgotten
+\c -
+BEGIN;
+ALTER SEQUENCE idempotency_keys_token_seq RENAME TO moved;
+CREATE TABLE idempotency_keys_token_seq ();
+SELECT error_of($$SELECT idem_reserve('moved')$$);
+ROLLBACK;
+SELECT status FROM idem_reserve('moved');
+
 DROP FUNCTION refusal, set_ready;
 TRUNCATE idempotency_keys;

@@ -38,11 +38,15 @@ static Oid	pkey_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
 static Oid	answer_type_oid = InvalidOid;
 
-/* Forget what we know if the table or its index changed (0: everything) */
+/*
+ * Forget what we know if the table, its index or the sequence changed (0:
+ * everything)
+ */
 static void
 store_inval_callback(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == table_oid || relid == pkey_oid)
+	if (relid == InvalidOid || relid == table_oid || relid == pkey_oid ||
+		relid == sequence_oid)
 	{
 		table_known = false;
 		idem_writer_forget();
