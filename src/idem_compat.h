@@ -109,6 +109,15 @@ typedef bool IdemUpdateIndexes;
 #define idem_epq_init(epq, estate)	EvalPlanQualInit(epq, estate, NULL, NIL, -1)
 #endif
 
+/* Backends have been found by the numbers of their PGPROCs since 17 */
+#if PG_VERSION_NUM >= 170000
+#include "storage/procarray.h"
+#define idem_vxid_proc(vxid)	ProcNumberGetProc((vxid).procNumber)
+#else
+#include "storage/sinvaladt.h"
+#define idem_vxid_proc(vxid)	BackendIdGetProc((vxid).backendId)
+#endif
+
 /* Extensions' wait events have had names since 17 */
 #if PG_VERSION_NUM >= 170000
 #define idem_wait_event(name)	WaitEventExtensionNew(name)

@@ -89,8 +89,10 @@ idem_clock(void)
  * other extensions are known to use numbers up to 16.
  */
 #define IDEM_LOCK_INSERTING	73
+#define IDEM_LOCK_POLLING	74
 #define IDEM_LOCK_LAUNCHER	75
 #define IDEM_LOCK_SWEEP		76
+#define IDEM_LOCK_WAITING	77
 
 #define ERRCODE_IDEM_MISMATCH		MAKE_SQLSTATE('I', 'K', '0', '0', '1')
 #define ERRCODE_IDEM_LOST			MAKE_SQLSTATE('I', 'K', '0', '0', '2')
@@ -182,6 +184,9 @@ typedef struct IdemWait
 	int64		start;			/* microseconds by a clock that nobody sets */
 	int64		usecs;			/* what the caller wants to wait */
 	int64		deadlock_check; /* the next, so long after the start */
+	const struct IdemKey *key;	/* what is waited for */
+	bool		listed;			/* among those who wait for it */
+	bool		polling;		/* as the one of them who looks often */
 } IdemWait;
 
 /* The table and its primary key, open for one call */
@@ -348,7 +353,7 @@ extern void idem_key_unlock(const IdemKey *key);
 extern uint64 idem_key_mark(const IdemKey *key);
 
 /* wait.c */
-extern void idem_wait_init(IdemWait *wait, int64 usecs);
+extern void idem_wait_init(IdemWait *wait, const IdemKey *key, int64 usecs);
 extern bool idem_wait(IdemWait *wait, bool brief, TransactionId rival,
 					  TimestampTz next_event);
 extern void idem_lock_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode);
@@ -544,6 +549,7 @@ extern void idem_member_text(IdemMember *member, const char *name,
 							 text *value);
 extern void idem_member_jsonb(IdemMember *member, const char *name,
 							  Jsonb *value);
+extern void idem_wait_end(IdemWait *wait);
 extern text *idem_make_call_key(text *tool, Jsonb *args, text *turn);
 
 #endif							/* IDEM_TOOL_H */

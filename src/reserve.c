@@ -385,7 +385,7 @@ idem_reserve_key(const IdemReserveRequest *request,
 	AttemptResult result;
 
 	memset(outcome, 0, sizeof(IdemReserveOutcome));
-	idem_wait_init(&call.wait, request->wait_usecs);
+	idem_wait_init(&call.wait, &request->key, request->wait_usecs);
 	while ((result = attempt(&call)) != ANSWERED)
 	{
 		if (result == MUST_WAIT &&
@@ -399,6 +399,7 @@ idem_reserve_key(const IdemReserveRequest *request,
 			MemoryContextReset(cxt);
 		MemoryContextSwitchTo(cxt);
 	}
+	idem_wait_end(&call.wait);
 	if (result != ANSWERED)
 		idem_count(IDEM_COUNT_IN_PROGRESS);
 	idem_session_note(&request->key,

@@ -4,7 +4,8 @@
  *	  Bounded waiting for a key that somebody else has, or for the table.
  *
  * We poll: sleep on the latch, look again, and sleep longer the longer it
- * takes.  That serves committed reservations, which have no transaction to
+ * takes.  Of all waiters of a key one looks often; the others look rarely, and
+ * are woken by him when he has seen what he was waiting for.  That serves committed reservations, which have no transaction to
  * wait for, standbys, where nobody's can be waited for, and rivals'
  * transactions alike; it ends in time by a clock that nobody sets, and a cancel
  * is a cancel.  None of this can be had in a lock's queue: what ends a wait
@@ -42,10 +43,12 @@
 /*
  * The next look comes after this part of the time that was waited so far: a
  * rival that is about to finish is heard of at once, and one that is not costs
- * little.
+ * little.  It is no longer than IDEM_POLL_OFTEN for the one who looks often; all
+ * others sleep for the longest time, unless they are woken.
  */
 #define IDEM_POLL_PART		20
 #define IDEM_POLL_SHORTEST	(1 * MSEC)
+#define IDEM_POLL_OFTEN		(8 * MSEC)
 #define IDEM_POLL_LONGEST	(100 * MSEC)
 
 /*
@@ -78,10 +81,12 @@ monotonic_usecs(void)
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* A call that is willing to wait for "usecs" begins now */
+/* A call that is willing to wait for the key for "usecs" begins now */
 void
-idem_wait_init(IdemWait *wait, int64 usecs)
+idem_wait_init(IdemWait *wait, const IdemKey *key, int64 usecs)
 {
+	wait->key = key;
+	wait->listed = wait->polling = false;
 	wait->start = monotonic_usecs();
 	wait->usecs = usecs;
 	wait->deadlock_check = DeadlockTimeout * MSEC;
@@ -152,6 +157,67 @@ stand_in_queue(const Queue *queue, int64 usecs, bool check_deadlock)
 	return reached;
 }
 
+/* Take one of the two locks on the key that waiters have, without waiting */
+static bool
+try_lock(IdemWait *wait, uint16 lockclass, LOCKMODE lockmode)
+{
+	LOCKTAG		tag;
+
+	idem_key_locktag(&tag, wait->key, lockclass);
+	return LockAcquire(&tag, lockmode, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Be one of the key's waiters, and the one who looks often if nobody does.  Both
+ * are told by locks, which go when their holder does, however he ends.
+ */
+static void
+enlist(IdemWait *wait)
+{
+	if (!wait->listed)
+		wait->listed = try_lock(wait, IDEM_LOCK_WAITING, ShareLock);
+	if (!wait->polling)
+		wait->polling = try_lock(wait, IDEM_LOCK_POLLING, ExclusiveLock);
+}
+
+/* Have all other waiters of the key look at it, and find one who looks often */
+static void
+wake_others(const LOCKTAG *waiting)
+{
+	int			n;
+	VirtualTransactionId *waiters = GetLockConflicts(waiting, ExclusiveLock, &n);
+
+	for (int i = 0; i < n; i++)
+	{
+		PGPROC	   *proc = idem_vxid_proc(waiters[i]);
+
+		if (proc != NULL)
+			SetLatch(&proc->procLatch);
+	}
+}
+
+/*
+ * The call has its answer.  Who has looked for the others lets go of that before
+ * he wakes them: whoever comes too late to be woken finds that it is his turn.
+ */
+void
+idem_wait_end(IdemWait *wait)
+{
+	LOCKTAG		tag;
+
+	if (wait->polling)
+	{
+		idem_key_locktag(&tag, wait->key, IDEM_LOCK_POLLING);
+		LockRelease(&tag, ExclusiveLock, false);
+	}
+	if (!wait->listed)
+		return;
+	idem_key_locktag(&tag, wait->key, IDEM_LOCK_WAITING);
+	if (wait->polling)
+		wake_others(&tag);
+	LockRelease(&tag, ShareLock, false);
+}
+
 /* Sleep for so long, or until "next_event" if that comes first */
 static void
 sleep_for(int64 usecs, TimestampTz next_event)
@@ -184,7 +250,11 @@ sleep_or_queue(IdemWait *wait, const Queue *queue, int64 waited, int64 limit,
 
 	if (queue == NULL || moment < IDEM_POLL_SHORTEST)
 	{
-		interval = Min(Min(interval, IDEM_POLL_LONGEST), limit - waited);
+		if (wait->listed)
+			interval = wait->polling ? Min(interval, IDEM_POLL_OFTEN) :
+				IDEM_POLL_LONGEST;
+		interval = Min(interval, IDEM_POLL_LONGEST);
+		interval = Min(interval, limit - waited);
 		if (queue)
 			interval = Min(interval, period - into_period);
 		sleep_for(interval, next_event);
@@ -235,6 +305,8 @@ idem_wait(IdemWait *wait, bool brief, TransactionId rival,
 
 	if (waited >= usecs)
 		return false;
+	if (!brief)
+		enlist(wait);
 
 	/* while the rival goes on there is nothing to see, until the end */
 	do
