@@ -75,6 +75,17 @@
 #define idem_acts_for(user, role)	is_member_of_role(user, role)
 #endif
 
+/*
+ * Has a column no NULL?  Since 18 it can be NOT NULL by a constraint that was
+ * never validated.
+ */
+#if PG_VERSION_NUM >= 180000
+#define idem_has_no_null(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
+#else
+#define idem_has_no_null(desc, i)	(TupleDescAttr(desc, i)->attnotnull)
+#endif
+
 /* What table_tuple_update() says of the indexes became an enum in 16 */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes IdemUpdateIndexes;

@@ -90,7 +90,7 @@ check_columns(Relation rel)
 			att->atttypid != columns[i].type ||
 			att->atttypmod != -1 ||
 			att->attcollation != columns[i].collation ||
-			(columns[i].notnull && !att->attnotnull) ||
+			(columns[i].notnull && !idem_has_no_null(desc, i)) ||
 			att->attgenerated ||
 			strcmp(NameStr(att->attname), columns[i].name) != 0)
 			ereport(ERROR,

@@ -80,7 +80,10 @@ idem_row_status(TupleTableSlot *slot)
 		case 'e':
 			return IDEM_EXPIRED;
 	}
-	elog(ERROR, "unexpected status in table \"%s\"", IDEM_TABLE_NAME);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" has a row with an unknown status",
+					IDEM_TABLE_NAME)));
 }
 
 /*

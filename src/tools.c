@@ -77,7 +77,7 @@ has_known_columns(Relation rel)
 			TupleDescAttr(desc, i)->atttypid != column_types[i])
 			return false;
 	}
-	return TupleDescAttr(desc, Anum_tools_effect - 1)->attnotnull;
+	return idem_has_no_null(desc, Anum_tools_effect - 1);
 }
 
 /* Is the tool's name its primary key, byte by byte? */

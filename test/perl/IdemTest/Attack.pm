@@ -26,8 +26,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 use Test::More;
 
-our @EXPORT = qw(start_arena new_arena leave_arena attack gains_of
-  as_role);
+our @EXPORT = qw(start_arena new_arena leave_arena people treasure
+  attack gains_of as_role);
 
 my ($node, $count);
 
@@ -92,7 +92,8 @@ sub _room_of
 }
 
 # Make the server and the two databases that others are copies of: "base" has
-# the extension in schema idem, "bare" has not
+# the extension in schema idem, "bare" has not.  %param may have "conf",
+# lines for postgresql.conf.
 sub start_arena
 {
 	my ($name, %param) = @_;
@@ -112,23 +113,24 @@ END
 	_run('postgres', 'CREATE DATABASE bare');
 	_run('bare', 'REVOKE ALL ON SCHEMA public FROM PUBLIC',
 		map { _room_of($_) } 'app', 'nobody');
-	_run('postgres', 'CREATE DATABASE base TEMPLATE bare');
-	_run('base', 'CREATE SCHEMA idem', 'CREATE EXTENSION idem_tool SCHEMA idem',
-		grants(), fill());
+	_run('postgres', 'CREATE DATABASE base TEMPLATE bare OWNER dbo');
+	_run('base', 'CREATE SCHEMA idem',
+		'CREATE EXTENSION idem_tool SCHEMA idem',
+		people(), treasure());
 	_run('postgres', 'ALTER DATABASE base ALLOW_CONNECTIONS false',
 		'ALTER DATABASE bare ALLOW_CONNECTIONS false');
 	return $node;
 }
 
 # What the people in the arena are
-sub grants
+sub people
 {
 	return (q{SELECT idem.idem_grant('app')}, q{SELECT idem.idem_grant('victim')},
 		q{SELECT idem.idem_grant('ops', 'operator')});
 }
 
 # Put there what is to be stolen
-sub fill
+sub treasure
 {
 	return (
 		'SET ROLE victim',
