@@ -27,7 +27,6 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -71,23 +70,13 @@ typedef struct Queue
 	LOCKMODE	lockmode;
 } Queue;
 
-/* Microseconds by a clock that nobody sets and all processes share */
-static int64
-monotonic_usecs(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
-}
-
 /* A call that is willing to wait for the key for "usecs" begins now */
 void
 idem_wait_init(IdemWait *wait, const IdemKey *key, int64 usecs)
 {
 	wait->key = key;
 	wait->listed = wait->polling = false;
-	wait->start = monotonic_usecs();
+	wait->start = idem_clock();
 	wait->usecs = usecs;
 	wait->deadlock_check = DeadlockTimeout * MSEC;
 }
@@ -293,7 +282,7 @@ idem_wait(IdemWait *wait, bool brief, TransactionId rival,
 	bool		in_queue = TransactionIdIsValid(rival) && !RecoveryInProgress();
 	int64		usecs = wait->usecs;
 	int64		limit = usecs;
-	int64		waited = monotonic_usecs() - wait->start;
+	int64		waited = idem_clock() - wait->start;
 
 	if (brief && usecs < IDEM_BRIEF_WAIT)
 	{
@@ -315,7 +304,7 @@ idem_wait(IdemWait *wait, bool brief, TransactionId rival,
 			check_lock_timeout(waited);
 		sleep_or_queue(wait, in_queue ? &queue : NULL, waited, limit,
 					   next_event);
-		waited = monotonic_usecs() - wait->start;
+		waited = idem_clock() - wait->start;
 	} while (waited < usecs && TransactionIdIsValid(rival) &&
 			 TransactionIdIsInProgress(rival));
 	return true;
@@ -329,7 +318,7 @@ static void
 wait_for_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
 {
 	Queue		queue = {.relid = relid,.lockmode = lockmode};
-	int64		waited = monotonic_usecs() - wait->start;
+	int64		waited = idem_clock() - wait->start;
 	int64		usecs = Max(wait->usecs, waited + IDEM_DDL_WAIT);
 	int64		limit = usecs;
 	char	   *name = get_rel_name(relid);
@@ -339,7 +328,7 @@ wait_for_relation(IdemWait *wait, Oid relid, LOCKMODE lockmode)
 	while (!sleep_or_queue(wait, &queue, waited, limit, DT_NOEND) &&
 		   !ConditionalLockRelationOid(relid, lockmode))
 	{
-		waited = monotonic_usecs() - wait->start;
+		waited = idem_clock() - wait->start;
 		check_lock_timeout(waited);
 		if (waited >= usecs)
 			ereport(ERROR,
