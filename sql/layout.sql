@@ -129,7 +129,7 @@ DROP INDEX extra_unique;
 BEGIN;
 ALTER SEQUENCE idempotency_keys_token_seq RENAME TO moved;
 CREATE TABLE idempotency_keys_token_seq ();
-SELECT error_of($$SELECT idem_reserve('moved')$$);
+SELECT outcome_of($$SELECT idem_reserve('moved')$$);
 ROLLBACK;
 SELECT status FROM idem_reserve('moved');
 
