@@ -12,6 +12,9 @@ use Test::More;
 
 my $node = start_arena('triggers');
 
+# since 18 PostgreSQL runs an AFTER trigger as whoever caused it
+my $by_writer = $node->pg_version < 18;
+
 # what every second deployment has done
 my @given = (
 	'GRANT ALL ON ALL TABLES IN SCHEMA idem TO app',
@@ -216,7 +219,7 @@ foreach my $child (sort keys %children)
 			'ALTER FUNCTION app.trap() OWNER TO postgres',
 			$child =~ /rule/ ? 'ALTER TABLE app.child OWNER TO postgres' : ()
 		],
-		gains => qr/code of app ran as/);
+		gains => $by_writer ? qr/code of app ran as/ : undef);
 }
 # a deferrable constraint is looked at again afterwards, and so are its expressions
 attack(
@@ -230,7 +233,7 @@ attack(
 	],
 	others => $writers{idempotency_keys}{'the sweep'},
 	weakened => ['ALTER FUNCTION app.expression(text) OWNER TO postgres'],
-	gains => qr/code of app ran as pg_database_owner/);
+	gains => $by_writer ? qr/code of app ran as pg_database_owner/ : undef);
 attack(
 	'foreign key to the registry that cascades',
 	given => \@given,
@@ -241,7 +244,7 @@ attack(
 	],
 	others => $writers{idem_tools}{'an operator who unregisters'},
 	weakened => ['ALTER FUNCTION app.trap() OWNER TO postgres'],
-	gains => qr/code of app ran as pg_database_owner/);
+	gains => $by_writer ? qr/code of app ran as pg_database_owner/ : undef);
 attack(
 	'foreign key with a rule behind it',
 	given => \@given,
@@ -269,7 +272,8 @@ attack(
 
 # PostgreSQL checks a foreign key as the owner of the table that it refers to,
 # casts included: REFERENCES is the owner's power, on any table, and we leave it
-# to nobody.
+# to nobody.  (18 wants both columns to have a collation, which only PostgreSQL's
+# own types can have.)
 attack(
 	'foreign key with a cast',
 	weak => ['GRANT REFERENCES ON idem.idempotency_keys TO app'],
@@ -281,5 +285,5 @@ attack(
 		'CREATE TABLE app.child (key app.mood, scope text, FOREIGN KEY (key, scope) REFERENCES idem.idempotency_keys)',
 		q{INSERT INTO app.child VALUES ('honest', '')}
 	],
-	gains => qr/code of app ran as pg_database_owner/);
+	gains => $by_writer ? qr/code of app ran as pg_database_owner/ : undef);
 done_testing();

@@ -237,4 +237,26 @@ attack(
 	others => [ [ undef, 'CREATE EXTENSION idem_tool SCHEMA idem' ] ],
 	weakened => [q{SET search_path = idem, pg_catalog; SELECT format('a'::text, 'b'::text)}],
 	gains => qr/code of app ran as postgres/);
+
+# The same by the owner of the database, who creates the extension himself: its
+# script runs as a superuser
+my @mine = map { s/\bapp\./dbo./gr } @names;
+foreach my $plants ((map { [$_] } @mine[ 0 .. 4 ]), [ @mine[ 5 .. $#mine ] ])
+{
+	attack(
+		'the owner creates the extension after ' . $plants->[-1] =~ s/ (AS|RETURNS) .*| \(.*//rs,
+		by => 'dbo',
+		template => 'bare',
+		does => [
+			'CREATE SCHEMA idem',
+			'ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC',
+			'SET search_path = idem, dbo, pg_temp, pg_catalog',
+			(map { s/idem\./pg_temp./gr } @$plants),
+			@$plants,
+			'CREATE EXTENSION idem_tool SCHEMA idem',
+			'DROP EXTENSION idem_tool'
+		],
+		weakened => [q{SELECT dbo.note('control')}],
+		gains => qr/code of dbo ran as postgres/);
+}
 done_testing();

@@ -7,6 +7,8 @@
 #	nobody			has no grant of ours
 #	dbo				owns the database, and is no superuser
 #
+# (of dbo as an attacker it is only asked what he gains beyond his database.)
+#
 # An attack has succeeded if the attacker has become more than he was, has been
 # granted anything, has seen or changed what is another's, or has had code of
 # his run as anybody but himself.  The last is told by the server's log, which
@@ -112,7 +114,7 @@ END
 	_run('postgres', map { "CREATE ROLE $_ LOGIN" } @people);
 	_run('postgres', 'CREATE DATABASE bare');
 	_run('bare', 'REVOKE ALL ON SCHEMA public FROM PUBLIC',
-		map { _room_of($_) } 'app', 'nobody');
+		map { _room_of($_) } 'app', 'nobody', 'dbo');
 	_run('postgres', 'CREATE DATABASE base TEMPLATE bare OWNER dbo');
 	_run('base', 'CREATE SCHEMA idem',
 		'CREATE EXTENSION idem_tool SCHEMA idem',
@@ -200,6 +202,17 @@ SELECT 'members of ' || roleid::regrole, string_agg(member::regrole::text, ' ' O
 FROM pg_auth_members WHERE roleid::regrole::text !~ '^pg_' GROUP BY roleid
 END
 
+# The owner of a database may do there what he likes
+my $databases = <<'END';
+SELECT 'database ' || datname, concat_ws(' ', datdba::regrole, datacl, datallowconn)
+FROM pg_database WHERE datdba <> 'dbo'::regrole
+END
+
+sub _owns
+{
+	return $_[0] eq 'dbo';
+}
+
 # Who owns and may do what with all that is there and is not the attacker's, and
 # what functions and policies are
 my $objects = <<'END';
@@ -251,8 +264,10 @@ sub _state
 	my $schema = $session->query(q{SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'idem_tool'});
 	my %state;
 
-	foreach my $sql ($roles, sprintf($objects, $attacker),
-		$schema ? sprintf($contents, $schema) : ())
+	foreach my $sql ($roles,
+		_owns($attacker)
+		? $databases
+		: (sprintf($objects, $attacker), $schema ? sprintf($contents, $schema) : ()))
 	{
 		my $answer = $session->run($sql);
 
@@ -285,16 +300,16 @@ sub _changes
 # What the traps have told the log since
 sub _told
 {
-	my ($attacker, $from) = @_;
+	my ($attacker, $himself, $from) = @_;
 	my $log = slurp_file($node->logfile, $from);
 	my @gains;
 
 	while ($log =~ /trap of \Q$attacker\E ran as "([^"]+)" in "([^"]*)"/g)
 	{
-		push @gains, "code of $attacker ran as $1 ($2)" if $1 ne $attacker;
+		push @gains, "code of $attacker ran as $1 ($2)" if $1 !~ $himself;
 	}
 	push @gains, "code of $attacker saw what is not his"
-	  if $log =~ /trap of \Q$attacker\E saw ".*$secret/;
+	  if !_owns($attacker) && $log =~ /trap of \Q$attacker\E saw ".*$secret/;
 	return @gains;
 }
 
@@ -347,6 +362,7 @@ sub gains_of
 {
 	my ($database, $weakened, %attack) = @_;
 	my $attacker = $attack{by} // 'app';
+	my $himself = _owns($attacker) ? qr/^(?:dbo|pg_database_owner)$/ : qr/^\Q$attacker\E$/;
 	my $from = -s $node->logfile;
 	my @gains;
 
@@ -364,8 +380,9 @@ sub gains_of
 	push @gains, _changes($before, $after);
 
 	$seen .= _let($database, $attacker, _list($attack{gathers}));
-	push @gains, "$attacker saw what is not his" if $seen =~ /$secret/;
-	push @gains, _told($attacker, $from);
+	push @gains, "$attacker saw what is not his"
+	  if !_owns($attacker) && $seen =~ /$secret/;
+	push @gains, _told($attacker, $himself, $from);
 	return @gains;
 }
 
@@ -378,13 +395,13 @@ sub gains_of
 #	gathers		the attacker's statements at the end
 #	weak		statements of a superuser before "does" that make the control
 #	weakened	the same, after it
-#	gains		what the control must gain
+#	gains		what the control must gain; none: there is no control
 #	template	base or bare
 sub attack
 {
 	my ($name, %attack) = @_;
 
-	foreach my $weakened (0, 1)
+	foreach my $weakened (0, $attack{gains} ? 1 : ())
 	{
 		my $database = new_arena($attack{template});
 		my @gains = gains_of($database, $weakened, %attack);
