@@ -168,8 +168,9 @@ foreach my $what (sort keys %cascade)
 	my ($sql, $table) = @{ $cascade{$what} };
 
 	as_app($sql);
-	$node->safe_psql('postgres', forgotten('d', 1) . <<'END');
+	$node->safe_psql('postgres', 'BEGIN; ' . forgotten('d', 1) . <<'END');
 INSERT INTO refers SELECT 1, scope, key FROM idempotency_keys;
+COMMIT;
 END
 	is_refused(qr/First reason: (?:trigger|constraint) "trap" on table "$table" cannot be trusted/, $what);
 	$node->safe_psql('postgres', 'DROP TABLE refers CASCADE; DROP TABLE IF EXISTS further');
@@ -180,8 +181,9 @@ END
 as_app("CREATE TABLE refers ($columns, $foreign ON DELETE CASCADE);
 	CREATE TRIGGER trap BEFORE DELETE ON refers
 		FOR EACH ROW EXECUTE FUNCTION trap();");
-$node->safe_psql('postgres', forgotten('e', 1) . <<'END');
+$node->safe_psql('postgres', 'BEGIN; ' . forgotten('e', 1) . <<'END');
 INSERT INTO refers SELECT 1, scope, key FROM idempotency_keys;
+COMMIT;
 END
 is_swept('a trigger before a cascade is no obstacle');
 is($node->safe_psql('postgres', 'SELECT who FROM ran'),
@@ -196,8 +198,9 @@ BEGIN INSERT INTO public.ran VALUES (current_user); RETURN NULL; END \$\$;
 CREATE CONSTRAINT TRIGGER trusted AFTER DELETE ON refers
 	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION trusted();
 END
-$node->safe_psql('postgres', forgotten('f', 1) . <<'END');
+$node->safe_psql('postgres', 'BEGIN; ' . forgotten('f', 1) . <<'END');
 INSERT INTO refers SELECT 1, scope, key FROM idempotency_keys;
+COMMIT;
 END
 is_swept("the administrator's trigger is no obstacle");
 is($node->safe_psql('postgres', 'SELECT who FROM ran'),
