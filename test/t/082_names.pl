@@ -89,7 +89,7 @@ sub uses
 	return (
 		[
 			'ops',
-			"SELECT $idem.idem_register('honest'::text, 'pg_catalog.jsonb_strip_nulls(jsonb)'::regprocedure, 'read'::text, '1 h'::interval, '1 h'::interval, '1 h'::interval, NULL::interval, 'x'::text)"
+			"SELECT $idem.idem_register('honest'::text, 'shared.same(jsonb)'::regprocedure, 'read'::text, '1 h'::interval, '1 h'::interval, '1 h'::interval, NULL::interval, 'x'::text)"
 		],
 		[
 			'victim',

@@ -86,11 +86,11 @@ my $database = new_arena();
 my $superuser = as_role($database);
 foreach my $call (
 	q{SELECT * FROM idem.idem_reserve('treasure kept')},
-	q{SELECT idem.idem_run('treasure kept', 'pg_catalog.jsonb_strip_nulls(jsonb)')},
+	q{SELECT idem.idem_run('treasure kept', 'shared.same(jsonb)')},
 	q{SELECT idem.idem_call('honest write', '{}', 'treasure kept')},
 	q{SELECT * FROM idem.idem_begin('honest tool', '{}', 'treasure kept')})
 {
-	$superuser->query(q{SELECT idem.idem_register('honest write', 'pg_catalog.jsonb_strip_nulls(jsonb)')});
+	$superuser->query(q{SELECT idem.idem_register('honest write', 'shared.same(jsonb)')});
 	is($superuser->try($call), '42501', "a superuser has no right to: $call");
 }
 is($superuser->try(q{SET idem_tool.owner = 'victim'; SELECT FROM idem.idem_reserve('honest')}),

@@ -94,8 +94,8 @@ sub _room_of
 }
 
 # Make the server and the two databases that others are copies of: "base" has
-# the extension in schema idem, "bare" has not.  %param may have "conf",
-# lines for postgresql.conf.
+# the extension in schema idem, "bare" has not; both have a tool.  %param may have
+# "conf", lines for postgresql.conf.
 sub start_arena
 {
 	my ($name, %param) = @_;
@@ -114,6 +114,8 @@ END
 	_run('postgres', map { "CREATE ROLE $_ LOGIN" } @people);
 	_run('postgres', 'CREATE DATABASE bare');
 	_run('bare', 'REVOKE ALL ON SCHEMA public FROM PUBLIC',
+		'CREATE SCHEMA shared', 'GRANT USAGE ON SCHEMA shared TO PUBLIC',
+		q{CREATE FUNCTION shared.same(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1'},
 		map { _room_of($_) } 'app', 'nobody', 'dbo');
 	_run('postgres', 'CREATE DATABASE base TEMPLATE bare OWNER dbo');
 	_run('base', 'CREATE SCHEMA idem',
