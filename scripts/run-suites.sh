@@ -81,7 +81,7 @@ suite() {
 		find . "$log" -name regression.diffs -exec cat {} + 2>/dev/null
 		[ -z "$wrong" ] || sed "s/^/$name: /" <<<"$wrong"
 	fi
-	find . -name regression.diffs -delete
+	find . "$log" -name regression.diffs -delete
 }
 
 # pg_regress's suites by PGXS's installcheck, one at a time: make stops at the
@@ -127,8 +127,33 @@ suite_isolation_preloaded() {
 	isolation "$log/preloaded.conf"
 }
 
+# in_halves command item...: half of the items in background, whose report
+# comes when it is done
+in_halves() {
+	local command=$1 half=() other=() status=0
+	shift
+	while [ $# -gt 0 ]; do
+		half+=("$1")
+		shift
+		[ $# -eq 0 ] || { other+=("$1"); shift; }
+	done
+	"$command" "${other[@]}" >"$log/other" 2>&1 &
+	"$command" "${half[@]}" || status=$?
+	wait $! || status=$?
+	cat "$log/other"
+	return "$status"
+}
+
+# tap FILE...: where PGXS builds, there it tests
+tap() {
+	make -s -C "$(mktemp -d "$PWD/tmp_check.XXXXXX")" -f "$PWD/Makefile" \
+		installcheck with_llvm=no REGRESS= ISOLATION= PROVE_FLAGS=-v \
+		PROVE_TESTS="$*"
+}
+
 suite_tap() {
-	installcheck REGRESS= ISOLATION= PROVE_FLAGS=-v
+	export PG_TEST_PORT_DIR=$log/ports
+	in_halves tap test/t/*.pl
 }
 
 # Seconds since the epoch at which the clocks of pg_regress's time zone change
@@ -180,23 +205,11 @@ regress_at() {
 	return "$status"
 }
 
-# The half that runs in background reports when it is done
 suite_dates() {
-	local half=() other=() time status=0
-	for time in $(dates); do
-		if [ "${#half[@]}" -le "${#other[@]}" ]; then
-			half+=("$time")
-		else
-			other+=("$time")
-		fi
-	done
 	cc -shared -fPIC -o "$log/shift_clock.so" test/clock/shift_clock.c &&
 		mkdir "$log/dates" || return
-	regress_at "${other[@]}" >"$log/dates/other.out" 2>&1 &
-	regress_at "${half[@]}" || status=$?
-	wait $! || status=$?
-	cat "$log/dates/other.out"
-	return "$status"
+	# shellcheck disable=SC2046
+	in_halves regress_at $(dates)
 }
 
 # with_server command...: run it where the PG* variables lead to a throwaway

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # A throwaway server for measurements; sourced, not run.  Sets bindir and dir.
 
+# numbers have a decimal point
+export LC_ALL=C
+
 bindir=$("${PG_CONFIG:-pg_config}" --bindir)
 dir=$(mktemp -d)
 
