@@ -127,33 +127,35 @@ suite_isolation_preloaded() {
 	isolation "$log/preloaded.conf"
 }
 
-# in_halves command item...: half of the items in background, whose report
-# comes when it is done
-in_halves() {
-	local command=$1 half=() other=() status=0
+# two_at_a_time COMMAND ITEM...: COMMAND with each; then what they all said
+two_at_a_time() {
+	local command=$1 running=0 number=0 status=0
 	shift
-	while [ $# -gt 0 ]; do
-		half+=("$1")
+	for ((; $# > 0; number++)); do
+		[ "$running" -lt 2 ] || { wait -n || status=$?; running=1; }
+		"$command" "$1" >"$log/part.$number" 2>&1 &
+		running=$((running + 1))
 		shift
-		[ $# -eq 0 ] || { other+=("$1"); shift; }
 	done
-	"$command" "${other[@]}" >"$log/other" 2>&1 &
-	"$command" "${half[@]}" || status=$?
-	wait $! || status=$?
-	cat "$log/other"
+	for ((; running > 0; running--)); do
+		wait -n || status=$?
+	done
+	for ((running = 0; running < number; running++)); do
+		cat "$log/part.$running"
+	done
 	return "$status"
 }
 
-# tap FILE...: where PGXS builds, there it tests
+# tap FILE: where PGXS builds, there it tests
 tap() {
 	make -s -C "$(mktemp -d "$PWD/tmp_check.XXXXXX")" -f "$PWD/Makefile" \
 		installcheck with_llvm=no REGRESS= ISOLATION= PROVE_FLAGS=-v \
-		PROVE_TESTS="$*"
+		PROVE_TESTS="$1"
 }
 
 suite_tap() {
 	export PG_TEST_PORT_DIR=$log/ports
-	in_halves tap test/t/*.pl
+	two_at_a_time tap test/t/*.pl
 }
 
 # Seconds since the epoch at which the clocks of pg_regress's time zone change
@@ -192,24 +194,18 @@ dates() {
 	TZ=PST8PDT date -d "$(date +%Y)-12-31 23:59:52" +%s
 }
 
-# regress_at TIME...: the regression tests at these times, one after the other
+# regress_at TIME: the regression tests at that time
 regress_at() {
-	local time status=0
-	for time; do
-		LD_PRELOAD=$log/shift_clock.so \
-			IDEM_CLOCK_OFFSET=$((time - EPOCHSECONDS)) \
-			regress_alone "$log/dates/$time" >"$log/dates/$time.out" 2>&1 || status=$?
-		printf '\n%(%F %T %Z)T\n' "$time"
-		cat "$log/dates/$time.out"
-	done
-	return "$status"
+	printf '%(%F %T %Z)T\n' "$1"
+	LD_PRELOAD=$log/shift_clock.so IDEM_CLOCK_OFFSET=$(($1 - EPOCHSECONDS)) \
+		regress_alone "$log/dates/$1"
 }
 
 suite_dates() {
 	cc -shared -fPIC -o "$log/shift_clock.so" test/clock/shift_clock.c &&
 		mkdir "$log/dates" || return
 	# shellcheck disable=SC2046
-	in_halves regress_at $(dates)
+	two_at_a_time regress_at $(dates)
 }
 
 # with_server command...: run it where the PG* variables lead to a throwaway
