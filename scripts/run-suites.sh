@@ -268,28 +268,65 @@ suite_locale() {
 out_of_tree() {
 	rm -rf "$log/out"
 	mkdir "$log/out" && cd "$log/out" &&
-		make -s -f ../source/Makefile with_llvm=no "$@" &&
-		make -s -f ../source/Makefile with_llvm=no "$@" install \
+		make -s -j2 -f ../source/Makefile "$@" &&
+		make -s -f ../source/Makefile "$@" install \
 			DESTDIR="$log/out/root" &&
 		symbols idem_tool.so | diff "$log/inside" - &&
 		find root -name 'idem_tool--*.sql' | grep .
 }
 
+# With LLVM every object has its bitcode, which is installed with an index
+bitcode() {
+	local objects
+	objects=$(find "$log/out/src" -name '*.o' | wc -l)
+	[ "$objects" -gt 0 ] &&
+		[ "$(find "$log/out/root" -name '*.bc' -path '*/src/*' | wc -l)" -eq "$objects" ] &&
+		find "$log/out/root" -name 'idem_tool.index.bc' | grep .
+}
+
 # In a copy, since make would find what was built in the source
-suite_build() {
-	mkdir "$log/source" &&
-		cp -r Makefile idem_tool.control src sql "$log/source" || return
-	rm "$log"/source/src/*.o
+outside() {
+	cp -r Makefile idem_tool.control src sql "$log/source" || return
+	find "$log/source/src" -name '*.o' -delete
 	chmod -R a-w "$log/source"
 	symbols idem_tool.so >"$log/inside"
 	grep idem_reserve "$log/inside" &&
-		(out_of_tree) &&
+		(out_of_tree with_llvm=no) &&
 		echo 'ok 1 - out of the tree' &&
-		(out_of_tree VPATH=../source srcdir=../source) &&
-		echo 'ok 2 - out of the tree, which is named'
+		(out_of_tree with_llvm=no VPATH=../source srcdir=../source) &&
+		echo 'ok 2 - out of the tree, which is named' &&
+		(out_of_tree with_llvm=yes) && bitcode &&
+		echo 'ok 3 - out of the tree, with bitcode'
 	local status=$?
 	chmod -R u+w "$log/source"
 	return "$status"
+}
+
+# planted FILE TEXT: notice what breaks the rules of the house
+planted() {
+	local status=0
+	cp -p "$1" "$1.kept" && echo "$2" >>"$1" &&
+		make -s with_llvm=no >/dev/null || return
+	bash test/rooms/check.sh && status=1
+	mv "$1.kept" "$1" && touch "$1"
+	return "$status"
+}
+
+rooms() {
+	cp -r Makefile idem_tool.control src sql test "$log/rooms" &&
+		cd "$log/rooms" &&
+		bash test/rooms/check.sh &&
+		echo 'ok 4 - rooms use those below them' &&
+		planted src/store/hint.c '#include "gate/idem_gate.h"' &&
+		planted src/keys/name.c \
+			'void idem_writer_init(void); void idem_up(void); void idem_up(void) { idem_writer_init(); }' &&
+		planted src/store/row.c \
+			'void idem_ring(void); void idem_ring(void) { idem_writer_init(); }' &&
+		echo 'ok 5 - and whatever else is noticed'
+}
+
+suite_build() {
+	mkdir "$log/source" "$log/rooms" && outside && (rooms)
 }
 
 symbols() {

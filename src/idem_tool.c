@@ -5,11 +5,15 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "idem_gate.h"
+#include "call/idem_call.h"
+#include "gate/idem_gate.h"
+#include "keys/idem_keys.h"
+#include "shared/idem_shared.h"
+#include "store/idem_store.h"
 
 #include <limits.h>
 
-#include "idem_worker.h"
+#include "worker/idem_worker.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 
@@ -185,6 +189,7 @@ _PG_init(void)
 	MarkGUCPrefixReserved("idem_tool");
 
 	idem_store_init();
+	idem_writer_init();
 	idem_row_init();
 	idem_durable_init();
 	idem_owner_init();

@@ -6,7 +6,7 @@
  */
 #include <stdio.h>
 
-#include "../../src/siphash.h"
+#include "keys/siphash.h"
 
 int
 main(void)

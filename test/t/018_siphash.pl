@@ -21,8 +21,8 @@ my @published = qw(
   fbe50e86bc8f1e75 903d84c02756ea14 eef27a8e90ca23f7 e545be4961ca29a1);
 my $program = PostgreSQL::Test::Utils::tempdir() . '/vectors';
 
-system_or_bail('cc', '-o', $program, 'test/siphash/vectors.c',
-	'src/siphash.c');
+system_or_bail('cc', '-Isrc', '-o', $program, 'test/siphash/vectors.c',
+	'src/keys/siphash.c');
 my @printed = split(/\n/, `$program`);
 is(scalar(@printed), 64, 'hashed');
 is_deeply([ @printed[ 0 .. 15 ] ], \@published, 'as published');

@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * answer.c
+ *	  The row that idem_reserve returns.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "call/idem_call.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "utils/typcache.h"
+
+static const Oid column_types[Natts_answer] = {
+	TEXTOID, JSONBOID, INT8OID, INT4OID, BOOLOID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, INT4OID
+};
+
+/*
+ * Refuse to make a row of a type that somebody has altered: the owner of the
+ * database can, and a value taken for one of another type would be a way to
+ * read the server's memory.
+ */
+void
+idem_check_columns(TupleDesc desc, const Oid *types, int natts,
+				   const char *name)
+{
+	for (int i = 0; i < Max(natts, desc->natts); i++)
+	{
+		if (i >= natts || i >= desc->natts ||
+			TupleDescAttr(desc, i)->atttypid != types[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("type \"%s\" does not have the columns that extension \"%s\" made",
+							name, IDEM_EXTENSION_NAME)));
+	}
+}
+
+/* Seconds from now until "end", rounded up, at least 1 */
+static int32
+seconds_until(TimestampTz now, TimestampTz end)
+{
+	int64		seconds = (end - now + USECS_PER_SEC - 1) / USECS_PER_SEC;
+
+	return (int32) Max(1, Min(seconds, PG_INT32_MAX));
+}
+
+/*
+ * The answer "status" with the figures of "row", or with none if that is
+ * absent.  The token is given away with "reserved" only.  Of a key that is in
+ * progress the end is known only while the lease that was seen is running;
+ * otherwise it is a rival's, and not committed yet.
+ */
+HeapTuple
+idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
+			TimestampTz now)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(store->answer_type, -1);
+	HeapTuple	answer;
+	Datum		values[Natts_answer];
+	bool		nulls[Natts_answer];
+
+	idem_check_columns(desc, column_types, Natts_answer, "idem_answer");
+	memset(nulls, true, sizeof(nulls));
+	values[Anum_answer_status] = idem_status_datum(status);
+	nulls[Anum_answer_status] = false;
+
+	if (row->state != IDEM_STATE_ABSENT || status == IDEM_RESERVED)
+	{
+		values[Anum_answer_attempt] = Int32GetDatum(row->attempt);
+		values[Anum_answer_maybe_ran] = BoolGetDatum(row->maybe_ran);
+		values[Anum_answer_created_at] = TimestampTzGetDatum(row->created_at);
+
+		/* a lease may be so short that it is over by now */
+		values[Anum_answer_expires_at] =
+			TimestampTzGetDatum(status == IDEM_RESERVED ? row->expires_at :
+								row->memory_end);
+		nulls[Anum_answer_attempt] = false;
+		nulls[Anum_answer_maybe_ran] = false;
+		nulls[Anum_answer_created_at] = false;
+		nulls[Anum_answer_expires_at] = status == IDEM_IN_PROGRESS &&
+			row->state != IDEM_STATE_RUNNING;
+	}
+
+	switch (status)
+	{
+		case IDEM_RESERVED:
+			/* however short the lease, that is its end */
+			values[Anum_answer_expires_at] =
+				TimestampTzGetDatum(row->expires_at);
+			values[Anum_answer_token] = Int64GetDatum(row->token);
+			nulls[Anum_answer_token] = false;
+			break;
+		case IDEM_IN_PROGRESS:
+			if (row->state == IDEM_STATE_RUNNING)
+			{
+				values[Anum_answer_retry_after] =
+					Int32GetDatum(seconds_until(now, row->expires_at));
+				nulls[Anum_answer_retry_after] = false;
+			}
+			break;
+		case IDEM_DONE:
+		case IDEM_FAILED:
+			values[Anum_answer_result] =
+				idem_row_value(row, Anum_idem_result);
+			nulls[Anum_answer_result] =
+				row->slot->tts_isnull[Anum_idem_result - 1];
+			break;
+		default:
+			break;
+	}
+	answer = heap_form_tuple(desc, values, nulls);
+	ReleaseTupleDesc(desc);
+	return answer;
+}
+
+/* The columns of an answer; they live as long as it does */
+void
+idem_answer_read(HeapTuple answer, Datum *values, bool *nulls)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(answer->t_data), -1);
+
+	idem_check_columns(desc, column_types, Natts_answer, "idem_answer");
+	heap_deform_tuple(answer, desc, values, nulls);
+	ReleaseTupleDesc(desc);
+}
