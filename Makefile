@@ -3,7 +3,7 @@ MODULE_big   = idem_tool
 
 # The rooms of the source, each with a header of what others may use; a room
 # uses those after it
-CALL_OBJS    = answer args autocommit callsite claim durable lookup owner report \
+CALL_OBJS    = answer args autocommit callplan callscan callsite claim durable lookup owner report \
 	reserve session settle
 GATE_OBJS    = begin function gate refuse register run tools
 KEYS_OBJS    = canonical keys name printed siphash
@@ -24,7 +24,7 @@ OBJS         = src/idem_tool.o \
 DATA         = sql/idem_tool--1.0.sql
 # Regression tests, in this order; sql/ and expected/ at the root
 REGRESS      = setup canonical arguments reserve settle tokens takeover \
-	memory results errors fingerprint retry_after replay callsites bulk \
+	memory results errors fingerprint retry_after replay callsites callscan bulk \
 	settings unloaded durable prepared columns layout triggers foreign_keys \
 	privileges search_path lifecycle operators run gate handler two_phase sweep
 # On a server of whatever locale

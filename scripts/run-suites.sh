@@ -18,7 +18,8 @@ failed=0
 # All suites, in order, and the examples' that have tests
 all_suites() {
 	local test
-	printf '%s\n' build regress dates locale isolation isolation_preloaded tap \
+	printf '%s\n' build regress regress_preloaded dates locale isolation \
+		isolation_preloaded tap \
 		pgtap jcs drivers example_regress
 	for test in examples/*/package.json examples/*/test_*.py; do
 		[ ! -e "$test" ] || basename "${test%/*}"
@@ -97,34 +98,48 @@ regress() {
 		REGRESS_OPTS="--load-extension=idem_tool --encoding=UTF8 $*"
 }
 
-# regress_alone DIR: all that it makes goes to DIR, the server too
+# config SETTING...: the file of a test server's settings, with these
+config() {
+	local file
+	file=$(mktemp "$log/conf.XXXXXX")
+	{ cat test/test.conf; printf '%s\n' "$@"; } >"$file"
+	echo "$file"
+}
+
+# Calls in FROM by a plain function scan, and sessions that share nothing; or by
+# our own scan from the first statement on, and with shared memory
+plain="idem_tool.enable_callscan = off"
+preloaded="shared_preload_libraries = 'idem_tool'"
+
+# regress_alone DIR [SETTING...]: all that it makes goes to DIR, the server too
 regress_alone() {
-	mkdir -p "$1" &&
-		regress "--outputdir=$1" "--temp-instance=$1/instance" \
-			--temp-config=test/test.conf
+	local dir=$1
+	shift
+	mkdir -p "$dir" &&
+		regress "--outputdir=$dir" "--temp-instance=$dir/instance" \
+			--temp-config="$(config "$@")"
 }
 
 suite_regress() {
-	regress_alone "$log/regress"
+	regress_alone "$log/regress" "$plain"
 }
 
-# isolation CONFIG
+suite_regress_preloaded() {
+	regress_alone "$log/regress_preloaded" "$preloaded"
+}
+
+# isolation SETTING
 isolation() {
 	installcheck REGRESS= TAP_TESTS= PREPARED=yes \
-		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=$1"
+		EXTRA_REGRESS_OPTS="--temp-instance=./tmp_inst --temp-config=$(config "$1")"
 }
 
 suite_isolation() {
-	isolation test/test.conf
+	isolation "$plain"
 }
 
-# The same where sessions share memory
 suite_isolation_preloaded() {
-	{
-		cat test/test.conf
-		echo "shared_preload_libraries = 'idem_tool'"
-	} >"$log/preloaded.conf"
-	isolation "$log/preloaded.conf"
+	isolation "$preloaded"
 }
 
 # two_at_a_time COMMAND ITEM...: COMMAND with each; then what they all said

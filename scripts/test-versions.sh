@@ -161,7 +161,7 @@ run_suites()
 {
 	in_chroot "$@" sh -c 'cd "$0" &&
 		exec runuser -u postgres -- env SKIP_OK=1 bash scripts/run-suites.sh \
-			regress isolation isolation_preloaded tap pgtap' "$TREE"
+			regress regress_preloaded isolation isolation_preloaded tap pgtap' "$TREE"
 }
 
 # Print the line of a version that failed, and why

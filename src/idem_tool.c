@@ -35,6 +35,7 @@ char	   *idem_owner;
 bool		idem_durable;
 bool		idem_session_tokens;
 bool		idem_two_phase;
+bool		idem_enable_callscan = true;
 bool		idem_worker;
 int			idem_naptime;
 int			idem_sweep_pages;
@@ -185,6 +186,12 @@ _PG_init(void)
 							 &idem_two_phase, false,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("idem_tool.enable_callscan",
+							 "Enables the planner's use of idem_tool's own scan for calls in FROM.",
+							 "For debugging.",
+							 &idem_enable_callscan, true,
+							 PGC_USERSET, GUC_EXPLAIN,
+							 NULL, NULL, NULL);
 	define_worker();
 	MarkGUCPrefixReserved("idem_tool");
 
@@ -194,6 +201,10 @@ _PG_init(void)
 	idem_durable_init();
 	idem_owner_init();
 	idem_tools_init();
+	idem_callscan_add(&idem_reserve_scan);
+	idem_callscan_add(&idem_lookup_scan);
+	idem_callscan_add(&idem_begin_scan);
+	idem_callplan_init();
 
 	/* pg_upgrade wants nobody to connect */
 	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)

@@ -96,5 +96,6 @@ extern char *idem_owner;
 extern bool idem_durable;
 extern bool idem_session_tokens;
 extern bool idem_two_phase;
+extern bool idem_enable_callscan;
 
 #endif							/* IDEM_TOOL_H */

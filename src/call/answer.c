@@ -9,9 +9,11 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
 #include "utils/typcache.h"
 
-static const Oid column_types[Natts_answer] = {
+const Oid	idem_answer_types[Natts_answer] = {
 	TEXTOID, JSONBOID, INT8OID, INT4OID, BOOLOID, TIMESTAMPTZOID,
 	TIMESTAMPTZOID, INT4OID
 };
@@ -51,17 +53,14 @@ seconds_until(TimestampTz now, TimestampTz end)
  * progress the end is known only while the lease that was seen is running;
  * otherwise it is a rival's, and not committed yet.
  */
-HeapTuple
-idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
+void
+idem_answer(IdemAnswer *answer, const IdemRow *row, IdemStatus status,
 			TimestampTz now)
 {
-	TupleDesc	desc = lookup_rowtype_tupdesc(store->answer_type, -1);
-	HeapTuple	answer;
-	Datum		values[Natts_answer];
-	bool		nulls[Natts_answer];
+	Datum	   *values = answer->values;
+	bool	   *nulls = answer->isnull;
 
-	idem_check_columns(desc, column_types, Natts_answer, "idem_answer");
-	memset(nulls, true, sizeof(nulls));
+	memset(nulls, true, sizeof(answer->isnull));
 	values[Anum_answer_status] = idem_status_datum(status);
 	nulls[Anum_answer_status] = false;
 
@@ -109,18 +108,28 @@ idem_answer(IdemStore *store, const IdemRow *row, IdemStatus status,
 		default:
 			break;
 	}
-	answer = heap_form_tuple(desc, values, nulls);
-	ReleaseTupleDesc(desc);
-	return answer;
 }
 
-/* The columns of an answer; they live as long as it does */
+/* Move an answer to the current memory context */
 void
-idem_answer_read(HeapTuple answer, Datum *values, bool *nulls)
+idem_answer_move(IdemAnswer *answer)
 {
-	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(answer->t_data), -1);
+	if (!answer->isnull[Anum_answer_result])
+		answer->values[Anum_answer_result] =
+			datumCopy(answer->values[Anum_answer_result], false, -1);
+}
 
-	idem_check_columns(desc, column_types, Natts_answer, "idem_answer");
-	heap_deform_tuple(answer, desc, values, nulls);
+/* The answer as a row of the type that the function returns */
+HeapTuple
+idem_answer_tuple(const IdemAnswer *answer, FunctionCallInfo fcinfo)
+{
+	Oid			type = get_func_rettype(fcinfo->flinfo->fn_oid);
+	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
+	HeapTuple	tuple;
+
+	idem_check_columns(desc, idem_answer_types, Natts_answer, "idem_answer");
+	tuple = heap_form_tuple(desc, (Datum *) answer->values,
+							(bool *) answer->isnull);
 	ReleaseTupleDesc(desc);
+	return tuple;
 }

@@ -97,11 +97,22 @@ enum
 	Natts_answer
 };
 
+extern const Oid idem_answer_types[];
+
 extern void idem_check_columns(TupleDesc desc, const Oid *types, int natts,
 							   const char *name);
-extern HeapTuple idem_answer(IdemStore *store, const IdemRow *row,
-							 IdemStatus status, TimestampTz now);
-extern void idem_answer_read(HeapTuple answer, Datum *values, bool *nulls);
+/* An answer; values are in the memory that was the current one */
+typedef struct IdemAnswer
+{
+	Datum		values[Natts_answer];
+	bool		isnull[Natts_answer];
+} IdemAnswer;
+
+extern void idem_answer(IdemAnswer *answer, const IdemRow *row,
+						IdemStatus status, TimestampTz now);
+extern void idem_answer_move(IdemAnswer *answer);
+extern HeapTuple idem_answer_tuple(const IdemAnswer *answer,
+								   FunctionCallInfo fcinfo);
 
 /* reserve.c */
 typedef struct IdemReserveRequest
@@ -118,7 +129,7 @@ typedef struct IdemReserveRequest
 typedef struct IdemReserveOutcome
 {
 	IdemStatus	status;
-	HeapTuple	answer;			/* a row of type idem_answer */
+	IdemAnswer	answer;
 	int64		token;			/* reserved: the fencing token */
 	bool		ours;			/* in progress by the current transaction */
 } IdemReserveOutcome;
@@ -134,6 +145,31 @@ extern bool idem_same_result(const IdemRow *row, Datum result,
 extern void idem_check_stored(IdemRow *row, TupleTableSlot *slot,
 							  const IdemKey *key, IdemStatus status,
 							  int64 token);
+
+/* callplan.c, callscan.c: calls in FROM */
+#define IDEM_SCAN_FUNCTIONS	3	/* there are */
+#define IDEM_SCAN_COLUMNS	13	/* that they have at most */
+
+/* A function with one row or none, which can be scanned */
+typedef struct IdemScanFunction
+{
+	const char *name;			/* for EXPLAIN */
+	PGFunction	function;		/* its address, as SQL calls it */
+	int			nargs;
+	int			natts;
+	const Oid  *types;			/* of its columns */
+	bool		(*call) (FunctionCallInfo fcinfo, Datum *values,
+						 bool *isnull);	/* false: no row */
+} IdemScanFunction;
+
+extern const IdemScanFunction idem_reserve_scan;
+extern const IdemScanFunction idem_lookup_scan;
+
+extern void idem_callscan_add(const IdemScanFunction *function);
+extern int	idem_callscan_find(PGFunction address);
+extern const IdemScanFunction *idem_callscan_function(int number);
+extern const struct CustomScanMethods *idem_callscan_methods(int number);
+extern void idem_callplan_init(void);
 
 /* callsite.c */
 #define IDEM_BY_VALUE	0		/* instead of an argument type's length */

@@ -7,6 +7,7 @@
  */
 #include "call/idem_call.h"
 
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "utils/tuplestore.h"
 
@@ -20,26 +21,64 @@ static const AttrNumber public_columns[] = {
 	Anum_idem_expires_at, Anum_idem_result, Anum_idem_fingerprint
 };
 
-/* Add the row to the result, a lapsed lease as everybody is told of it */
-static void
-put_row(ReturnSetInfo *rsinfo, const IdemRow *row)
-{
-	Datum		values[lengthof(public_columns)];
-	bool		nulls[lengthof(public_columns)];
+static const Oid column_types[lengthof(public_columns)] = {
+	TEXTOID, TEXTOID, TEXTOID, INT4OID, BOOLOID, TEXTOID, TEXTOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, JSONBOID,
+	BYTEAOID
+};
 
+/* The row's values, a lapsed lease as everybody is told of it */
+static void
+read_row(const IdemRow *row, Datum *values, bool *isnull)
+{
 	for (int i = 0; i < lengthof(public_columns); i++)
 	{
 		AttrNumber	attno = public_columns[i];
 
-		values[i] = idem_row_value(row, attno);
-		nulls[i] = row->slot->tts_isnull[attno - 1];
+		isnull[i] = row->slot->tts_isnull[attno - 1];
 		if (attno == Anum_idem_status)
 			values[i] = idem_status_datum(idem_row_shown_status(row));
 		else if (attno == Anum_idem_expires_at)
 			values[i] = TimestampTzGetDatum(row->memory_end);
+		else
+			values[i] = idem_row_value(row, attno);
 	}
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
+
+/* Look the key up; false if there is no row */
+static bool
+lookup(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
+{
+	IdemKey		key;
+	IdemStore	store;
+	IdemLook	look;
+	bool		found;
+
+	idem_key_from_args(&key, fcinfo, 0, 1);
+
+	idem_store_open(&store, NULL);
+	idem_look_init(&look, &store);
+	idem_look(&look, &store, &key);
+	found = look.row.state != IDEM_STATE_ABSENT;
+	if (found)
+	{
+		if (!idem_may_settle(&look.row))
+			idem_report_denied(&key, &look.row);
+		read_row(&look.row, values, isnull);
+	}
+	idem_look_end(&look);
+	idem_store_close(&store);
+	return found;
+}
+
+const IdemScanFunction idem_lookup_scan = {
+	.name = "idem_lookup",
+	.function = idem_lookup,
+	.nargs = 2,
+	.natts = lengthof(public_columns),
+	.types = column_types,
+	.call = lookup
+};
 
 /*
  * idem_lookup(key, scope) → the public columns, or no row
@@ -51,24 +90,12 @@ Datum
 idem_lookup(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	IdemKey		key;
-	IdemStore	store;
-	IdemLook	look;
+	Datum		values[lengthof(public_columns)];
+	bool		isnull[lengthof(public_columns)];
 
 	/* the catalogs would be asked for it in each call, and leave a trace */
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	idem_key_from_args(&key, fcinfo, 0, 1);
-
-	idem_store_open(&store, NULL);
-	idem_look_init(&look, &store);
-	idem_look(&look, &store, &key);
-	if (look.row.state != IDEM_STATE_ABSENT)
-	{
-		if (!idem_may_settle(&look.row))
-			idem_report_denied(&key, &look.row);
-		put_row(rsinfo, &look.row);
-	}
-	idem_look_end(&look);
-	idem_store_close(&store);
+	if (lookup(fcinfo, values, isnull))
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
 	return (Datum) 0;
 }

@@ -211,11 +211,11 @@ fill_reservation(ReserveCall *call, IdemStore *store, TupleTableSlot *slot,
 
 /* Answer with "status" and the figures of the row */
 static void
-answer(ReserveCall *call, IdemStore *store, const IdemRow *row,
-	   IdemStatus status, TimestampTz now)
+answer(ReserveCall *call, const IdemRow *row, IdemStatus status,
+	   TimestampTz now)
 {
 	call->outcome->status = status;
-	call->outcome->answer = idem_answer(store, row, status, now);
+	idem_answer(&call->outcome->answer, row, status, now);
 }
 
 /*
@@ -223,7 +223,7 @@ answer(ReserveCall *call, IdemStore *store, const IdemRow *row,
  * stored, and if that is no reservation of this token, there is none.
  */
 static void
-answer_reserved(ReserveCall *call, IdemStore *store, TupleTableSlot *slot)
+answer_reserved(ReserveCall *call, TupleTableSlot *slot)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	IdemRow		row;
@@ -234,7 +234,7 @@ answer_reserved(ReserveCall *call, IdemStore *store, TupleTableSlot *slot)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a trigger changed the status or the token of a reservation")));
-	answer(call, store, &row, IDEM_RESERVED, now);
+	answer(call, &row, IDEM_RESERVED, now);
 	idem_durable_reserved();
 }
 
@@ -293,7 +293,7 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
 		write_new(call, writer, store, look) :
 		write_over(call, writer, store, look, verdict);
 	if (result == IDEM_WRITTEN)
-		answer_reserved(call, store, idem_writer_slot(writer));
+		answer_reserved(call, idem_writer_slot(writer));
 	idem_writer_close(writer);
 
 	if (result == IDEM_WRITTEN)
@@ -311,11 +311,11 @@ write_reservation(ReserveCall *call, IdemStore *store, IdemLook *look,
  * be the sweep.
  */
 static AttemptResult
-busy(ReserveCall *call, IdemStore *store, IdemLook *look)
+busy(ReserveCall *call, IdemLook *look)
 {
 	const IdemRow *row = &look->row;
 
-	answer(call, store, row, IDEM_IN_PROGRESS, look->now);
+	answer(call, row, IDEM_IN_PROGRESS, look->now);
 	call->rival = look->rival;
 	call->next_event = row->state == IDEM_STATE_RUNNING ? row->expires_at :
 		DT_NOEND;
@@ -347,16 +347,16 @@ attempt(ReserveCall *call)
 	{
 		case REPLAY:
 			idem_count(IDEM_COUNT_REPLAYED);
-			answer(call, &store, &look.row, look.row.status, look.now);
+			answer(call, &look.row, look.row.status, look.now);
 			break;
 		case IN_OUR_HANDS:
 			idem_count(IDEM_COUNT_IN_PROGRESS);
-			answer(call, &store, &look.row, IDEM_IN_PROGRESS, look.now);
+			answer(call, &look.row, IDEM_IN_PROGRESS, look.now);
 			call->outcome->ours = true;
 			break;
 		case TOO_LATE:
 			idem_count(IDEM_COUNT_UNKNOWN);
-			answer(call, &store, &look.row, IDEM_EXPIRED, look.now);
+			answer(call, &look.row, IDEM_EXPIRED, look.now);
 			break;
 		case BUSY:
 			result = MUST_WAIT;
@@ -366,7 +366,7 @@ attempt(ReserveCall *call)
 			break;
 	}
 	if (result == MUST_WAIT)
-		result = busy(call, &store, &look);
+		result = busy(call, &look);
 
 	idem_look_end(&look);
 	idem_store_close(&store);
@@ -411,10 +411,43 @@ idem_reserve_key(const IdemReserveRequest *request,
 	if (cxt != NULL)
 	{
 		MemoryContextSwitchTo(oldcxt);
-		outcome->answer = heap_copytuple(outcome->answer);
+		idem_answer_move(&outcome->answer);
 		MemoryContextDelete(cxt);
 	}
 }
+
+/* One call from SQL, in FROM or elsewhere */
+static void
+reserve(FunctionCallInfo fcinfo, IdemReserveOutcome *outcome)
+{
+	IdemReserveRequest request;
+
+	request_from_args(&request, fcinfo);
+	if (PG_ARGISNULL(ARG_TWO_PHASE) ? idem_two_phase :
+		PG_GETARG_BOOL(ARG_TWO_PHASE))
+		idem_require_autocommit("idem_reserve()");
+	idem_reserve_key(&request, outcome);
+}
+
+static bool
+scan(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
+{
+	IdemReserveOutcome outcome;
+
+	reserve(fcinfo, &outcome);
+	memcpy(values, outcome.answer.values, sizeof(outcome.answer.values));
+	memcpy(isnull, outcome.answer.isnull, sizeof(outcome.answer.isnull));
+	return true;
+}
+
+const IdemScanFunction idem_reserve_scan = {
+	.name = "idem_reserve",
+	.function = idem_reserve,
+	.nargs = lengthof(arglens),
+	.natts = Natts_answer,
+	.types = idem_answer_types,
+	.call = scan
+};
 
 /*
  * idem_reserve(key, ttl, request, wait, takeover, holder, scope, two_phase)
@@ -423,24 +456,21 @@ idem_reserve_key(const IdemReserveRequest *request,
  * Reserves the key, or says what has become of it.  The intervals count from
  * the server's clock_timestamp().  Errors: 22023 and 22004 for bad arguments,
  * 42501, IK001, 25006 where it would have to write in a read only
- * transaction, 25001 in a transaction block with two_phase, 55P03 when lock_timeout is shorter than the wait, 55000 when a
- * trigger vetoes the reservation.
+ * transaction, 25001 in a transaction block with two_phase, 55P03 when
+ * lock_timeout is shorter than the wait, 55000 when a trigger vetoes the
+ * reservation.
  */
 Datum
 idem_reserve(PG_FUNCTION_ARGS)
 {
-	IdemReserveRequest request;
-	IdemReserveOutcome outcome;
 	HeapTuple	given = idem_callsite_recall(fcinfo, arglens);
 
 	if (given == NULL)
 	{
-		request_from_args(&request, fcinfo);
-		if (PG_ARGISNULL(ARG_TWO_PHASE) ? idem_two_phase :
-			PG_GETARG_BOOL(ARG_TWO_PHASE))
-			idem_require_autocommit("idem_reserve()");
-		idem_reserve_key(&request, &outcome);
-		given = outcome.answer;
+		IdemReserveOutcome outcome;
+
+		reserve(fcinfo, &outcome);
+		given = idem_answer_tuple(&outcome.answer, fcinfo);
 		idem_callsite_remember(fcinfo, arglens, given);
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(given));

@@ -151,7 +151,8 @@ begin_write(IdemGate *gate, FunctionCallInfo fcinfo, Datum *values,
 							false);
 	idem_gate_reserve(&request, gate, &outcome);
 
-	idem_answer_read(outcome.answer, values, nulls);
+	memcpy(values, outcome.answer.values, sizeof(outcome.answer.values));
+	memcpy(nulls, outcome.answer.isnull, sizeof(outcome.answer.isnull));
 	values[Anum_begun_key] = PointerGetDatum(request.key.key);
 	values[Anum_begun_provider_key] =
 		PointerGetDatum(provider_key(&request.key));
@@ -160,10 +161,34 @@ begin_write(IdemGate *gate, FunctionCallInfo fcinfo, Datum *values,
 	nulls[Anum_begun_result_ttl] = gate->result_ttl == NULL;
 }
 
-static HeapTuple
-begin(FunctionCallInfo fcinfo)
+/* One call, in FROM or elsewhere */
+static bool
+begin(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {
 	IdemGate	gate;
+
+	idem_require_autocommit("idem_begin()");
+	idem_tool_from_args(&gate.tool, fcinfo, ARG_TOOL);
+	gate.args = idem_tool_args_from_args(fcinfo, ARG_ARGS);
+	if (gate.tool.effect == IDEM_WRITE)
+		begin_write(&gate, fcinfo, values, nulls);
+	else
+		begin_unkeyed(&gate, fcinfo, values, nulls);
+	return true;
+}
+
+const IdemScanFunction idem_begin_scan = {
+	.name = "idem_begin",
+	.function = idem_begin,
+	.nargs = lengthof(arglens),
+	.natts = Natts_begun,
+	.types = column_types,
+	.call = begin
+};
+
+static HeapTuple
+begun_tuple(FunctionCallInfo fcinfo)
+{
 	TupleDesc	desc;
 	Datum		values[Natts_begun];
 	bool		nulls[Natts_begun];
@@ -171,13 +196,7 @@ begin(FunctionCallInfo fcinfo)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	idem_check_columns(desc, column_types, Natts_begun, "idem_begun");
-
-	idem_tool_from_args(&gate.tool, fcinfo, ARG_TOOL);
-	gate.args = idem_tool_args_from_args(fcinfo, ARG_ARGS);
-	if (gate.tool.effect == IDEM_WRITE)
-		begin_write(&gate, fcinfo, values, nulls);
-	else
-		begin_unkeyed(&gate, fcinfo, values, nulls);
+	(void) begin(fcinfo, values, nulls);
 	return heap_form_tuple(desc, values, nulls);
 }
 
@@ -195,8 +214,7 @@ idem_begin(PG_FUNCTION_ARGS)
 
 	if (given == NULL)
 	{
-		idem_require_autocommit("idem_begin()");
-		given = begin(fcinfo);
+		given = begun_tuple(fcinfo);
 		idem_callsite_remember(fcinfo, arglens, given);
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(given));

@@ -75,6 +75,9 @@ extern void idem_gate_request(IdemReserveRequest *request, IdemGate *gate,
 extern void idem_gate_reserve(const IdemReserveRequest *request,
 							  IdemGate *gate, IdemReserveOutcome *outcome);
 
+/* begin.c */
+extern const IdemScanFunction idem_begin_scan;
+
 /* refuse.c */
 extern pg_noreturn void idem_refuse(const IdemKey *key,
 						const IdemReserveOutcome *outcome) ;

@@ -117,10 +117,9 @@ refuse_failed(const IdemKey *key, const Datum *values, const bool *nulls)
 void
 idem_refuse(const IdemKey *key, const IdemReserveOutcome *outcome)
 {
-	Datum		values[Natts_answer];
-	bool		nulls[Natts_answer];
+	const Datum *values = outcome->answer.values;
+	const bool *nulls = outcome->answer.isnull;
 
-	idem_answer_read(outcome->answer, values, nulls);
 	if (outcome->status == IDEM_FAILED)
 		refuse_failed(key, values, nulls);
 	if (outcome->status == IDEM_EXPIRED)

@@ -40,24 +40,6 @@ idem_call_fingerprint(text *tool, Jsonb *args)
 	return idem_fingerprint_object(NULL, members, lengthof(members));
 }
 
-/* The result in the answer of idem_reserve */
-static NullableDatum
-recorded_result(HeapTuple answer)
-{
-	Datum		values[Natts_answer];
-	bool		nulls[Natts_answer];
-	NullableDatum result;
-
-	idem_answer_read(answer, values, nulls);
-	result.value = values[Anum_answer_result];
-	result.isnull = nulls[Anum_answer_result];
-
-	/* its place in the table may be gone when the caller reads it */
-	if (!result.isnull)
-		result.value = PointerGetDatum(PG_DETOAST_DATUM(result.value));
-	return result;
-}
-
 /*
  * What idem_reserve answered decides: run the function, or return what its
  * first run returned.  "result_ttl" is how long the result is kept, NULL: as
@@ -70,7 +52,11 @@ idem_run_once(const IdemKey *key, const IdemReserveOutcome *outcome,
 	NullableDatum result;
 
 	if (outcome->status == IDEM_DONE)
-		return recorded_result(outcome->answer);
+	{
+		result.value = outcome->answer.values[Anum_answer_result];
+		result.isnull = outcome->answer.isnull[Anum_answer_result];
+		return result;
+	}
 	if (outcome->status != IDEM_RESERVED)
 		idem_refuse(key, outcome);
 

@@ -96,7 +96,6 @@ typedef struct IdemStore
 	Relation	pkey;			/* NULL until idem_store_pkey() */
 	Oid			pkey_oid;
 	Oid			sequence;		/* source of the fencing tokens */
-	Oid			answer_type;	/* what idem_reserve returns */
 	bool		writing;		/* locked for writing as well */
 	IdemWait   *wait;			/* bound of waits for locks; NULL: none */
 } IdemStore;

@@ -26,7 +26,6 @@
 #include "utils/syscache.h"
 
 #define IDEM_SEQUENCE_NAME	"idempotency_keys_token_seq"
-#define IDEM_ANSWER_NAME	"idem_answer"
 
 /*
  * Cached identifiers.  The table's is watched for invalidations whether or not
@@ -36,7 +35,6 @@ static bool table_known = false;
 static Oid	table_oid = InvalidOid;
 static Oid	pkey_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
-static Oid	answer_type_oid = InvalidOid;
 
 /*
  * Forget what we know if the table, its index or the sequence changed (0:
@@ -75,10 +73,7 @@ find_table(IdemWait *wait)
 
 	pkey_oid = idem_check_layout(rel, wait);
 	sequence_oid = get_relname_relid(IDEM_SEQUENCE_NAME, schema);
-	answer_type_oid = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
-									  CStringGetDatum(IDEM_ANSWER_NAME),
-									  ObjectIdGetDatum(schema));
-	if (!OidIsValid(sequence_oid) || !OidIsValid(answer_type_oid))
+	if (!OidIsValid(sequence_oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("objects of extension \"%s\" are missing",
@@ -115,7 +110,6 @@ idem_store_open(IdemStore *store, IdemWait *wait)
 	store->pkey = NULL;
 	store->pkey_oid = pkey_oid;
 	store->sequence = sequence_oid;
-	store->answer_type = answer_type_oid;
 	store->writing = false;
 }
 

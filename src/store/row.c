@@ -14,6 +14,7 @@
 #include "nodes/bitmapset.h"
 #include "rewrite/rewriteHandler.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -183,21 +184,22 @@ idem_row_copy(TupleTableSlot *slot, const IdemRow *row)
 }
 
 /*
- * The value of column "attno", for a caller: who may look at it when the table's
- * lock is gone, and with it the table that large values are kept in.
+ * A copy of the value of column "attno", for a caller: who may look at it when
+ * the row's page and the table that large values are kept in are closed.
  */
 Datum
 idem_row_value(const IdemRow *row, AttrNumber attno)
 {
 	TupleTableSlot *slot = row->slot;
+	Form_pg_attribute att = TupleDescAttr(slot->tts_tupleDescriptor, attno - 1);
 	Datum		value = slot->tts_values[attno - 1];
 
-	if (!slot->tts_isnull[attno - 1] &&
-		TupleDescAttr(slot->tts_tupleDescriptor, attno - 1)->attlen == -1 &&
-		VARATT_IS_EXTERNAL(DatumGetPointer(value)))
-		value = PointerGetDatum(detoast_external_attr((struct varlena *)
-													  DatumGetPointer(value)));
-	return value;
+	if (slot->tts_isnull[attno - 1])
+		return value;
+	if (att->attlen == -1 && VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+		return PointerGetDatum(detoast_external_attr((struct varlena *)
+													 DatumGetPointer(value)));
+	return datumCopy(value, att->attbyval, att->attlen);
 }
 
 /* Set column "attno" of a new version */
