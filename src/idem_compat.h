@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * idem_compat.h
- *	  What differs between PostgreSQL 15 and 18, and nothing else.
+ *	  What differs between PostgreSQL 15 and 19, and nothing else.
  *
  * The only file of the project that tests PG_VERSION_NUM.
  *
@@ -14,10 +14,13 @@
 #error "idem_tool needs PostgreSQL 15 or later"
 #endif
 
+#include "access/heapam.h"
 #include "access/tableam.h"
+#include "catalog/pg_proc.h"
 #include "executor/executor.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
+#include "storage/bufmgr.h"
 #include "utils/rel.h"
 
 /* varlena macros moved out of postgres.h in 16 */
@@ -25,18 +28,44 @@
 #include "varatt.h"
 #endif
 
+/* What EXPLAIN offers to others moved out of explain.h in 18 */
+#if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
+#else
+#include "commands/explain.h"
+#endif
+
 /* pg_noreturn, before the declaration, replaced pg_attribute_noreturn() in 18 */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn		pg_attribute_noreturn()
 #endif
 
-/* index_beginscan() takes an instrumentation target since 18 */
-#if PG_VERSION_NUM >= 180000
+/* index_beginscan() takes an instrumentation target since 18, flags since 19 */
+#if PG_VERSION_NUM >= 190000
+#define idem_index_beginscan(rel, idx, snap, nkeys) \
+	index_beginscan(rel, idx, snap, NULL, nkeys, 0, 0)
+#elif PG_VERSION_NUM >= 180000
 #define idem_index_beginscan(rel, idx, snap, nkeys) \
 	index_beginscan(rel, idx, snap, NULL, nkeys, 0)
 #else
 #define idem_index_beginscan(rel, idx, snap, nkeys) \
 	index_beginscan(rel, idx, snap, nkeys, 0)
+#endif
+
+/* So do scans of TID ranges, and updates of rows */
+#if PG_VERSION_NUM >= 190000
+#define idem_beginscan_tidrange(rel, snap, from, to) \
+	table_beginscan_tidrange(rel, snap, from, to, 0)
+#define idem_tuple_update(rel, tid, slot, cid, snap, tmfd, lockmode, indexes) \
+	table_tuple_update(rel, tid, slot, cid, 0, snap, InvalidSnapshot, true, \
+					   tmfd, lockmode, indexes)
+#else
+#define idem_beginscan_tidrange(rel, snap, from, to) \
+	table_beginscan_tidrange(rel, snap, from, to)
+#define idem_tuple_update(rel, tid, slot, cid, snap, tmfd, lockmode, indexes) \
+	table_tuple_update(rel, tid, slot, cid, snap, InvalidSnapshot, true, \
+					   tmfd, lockmode, indexes)
 #endif
 
 /* RelationGetPrimaryKeyIndex() was told about deferrable keys in 18 */
@@ -54,6 +83,21 @@
 #define idem_has_new_storage(rel) \
 	((rel)->rd_firstRelfilenodeSubid != InvalidSubTransactionId)
 #endif
+
+/* Pruning leaves the page of the visibility map to its caller since 19 */
+static inline void
+idem_prune_page(Relation rel, Buffer buffer)
+{
+#if PG_VERSION_NUM >= 190000
+	Buffer		vmbuffer = InvalidBuffer;
+
+	heap_page_prune_opt(rel, buffer, &vmbuffer, false);
+	if (BufferIsValid(vmbuffer))
+		ReleaseBuffer(vmbuffer);
+#else
+	heap_page_prune_opt(rel, buffer);
+#endif
+}
 
 /* One function checks privileges on all kinds of objects since 16 */
 #if PG_VERSION_NUM >= 160000
@@ -91,15 +135,32 @@
 typedef TU_UpdateIndexes IdemUpdateIndexes;
 #define IDEM_NEEDS_INDEXES(u)	((u) != TU_None)
 #define IDEM_ONLY_SUMMARIZING(u)	((u) == TU_Summarizing)
-#define idem_insert_index_tuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing) \
-	ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing)
 #else
 typedef bool IdemUpdateIndexes;
 #define IDEM_NEEDS_INDEXES(u)	(u)
 #define IDEM_ONLY_SUMMARIZING(u)	false
-#define idem_insert_index_tuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing) \
-	ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict, arbiters)
 #endif
+
+/* ExecInsertIndexTuples() has known summarizing indexes since 16, flags since 19 */
+static inline List *
+idem_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot,
+						 EState *estate, bool update, bool nodup,
+						 bool *conflict, List *arbiters, bool summarizing)
+{
+#if PG_VERSION_NUM >= 190000
+	return ExecInsertIndexTuples(rri, estate,
+								 (update ? EIIT_IS_UPDATE : 0) |
+								 (nodup ? EIIT_NO_DUPE_ERROR : 0) |
+								 (summarizing ? EIIT_ONLY_SUMMARIZING : 0),
+								 slot, arbiters, conflict);
+#elif PG_VERSION_NUM >= 160000
+	return ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict,
+								 arbiters, summarizing);
+#else
+	return ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict,
+								 arbiters);
+#endif
+}
 
 /* BEFORE ROW UPDATE triggers report how the row changed since 16 */
 #if PG_VERSION_NUM >= 180000

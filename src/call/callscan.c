@@ -18,8 +18,8 @@
 #include "call/idem_call.h"
 
 #include "catalog/objectaccess.h"
-#include "commands/explain.h"
 #include "executor/executor.h"
+#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "nodes/extensible.h"
 #include "nodes/nodeFuncs.h"

@@ -88,7 +88,7 @@ tidy_page(Relation rel, BlockNumber block)
 {
 	Buffer		buffer = ReadBuffer(rel, block);
 
-	heap_page_prune_opt(rel, buffer);
+	idem_prune_page(rel, buffer);
 	ReleaseBuffer(buffer);
 }
 

@@ -437,11 +437,10 @@ idem_writer_update(IdemWriter *writer, ItemPointer tid, bool anew)
 		report_veto(rel);
 
 	complete_row(writer, CMD_UPDATE);
-	result = write_result(table_tuple_update(rel, tid, writer->slot,
-											 estate->es_output_cid,
-											 estate->es_snapshot,
-											 InvalidSnapshot, true, &tmfd,
-											 &lockmode, &update_indexes));
+	result = write_result(idem_tuple_update(rel, tid, writer->slot,
+											estate->es_output_cid,
+											estate->es_snapshot, &tmfd,
+											&lockmode, &update_indexes));
 	if (result != IDEM_WRITTEN)
 		return result;
 	if (IDEM_NEEDS_INDEXES(update_indexes))

@@ -128,7 +128,7 @@ read_stretch(Sweep *sweep, Relation rel, BlockNumber first, BlockNumber count)
 
 	ItemPointerSet(&from, first, FirstOffsetNumber);
 	ItemPointerSet(&to, first + count - 1, MaxOffsetNumber);
-	scan = table_beginscan_tidrange(rel, GetActiveSnapshot(), &from, &to);
+	scan = idem_beginscan_tidrange(rel, GetActiveSnapshot(), &from, &to);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
 		BlockNumber page = ItemPointerGetBlockNumber(&slot->tts_tid);
