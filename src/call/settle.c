@@ -10,6 +10,7 @@
  */
 #include "call/idem_call.h"
 
+#include "access/heaptoast.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -156,6 +157,22 @@ judge(SettleCall *call, IdemLook *look, IdemStore *store)
 	return WRITE;
 }
 
+/*
+ * What the row's page should have room for, beside a row as large as the one
+ * that is there.  Nobody needs what a lease that is extended over and over
+ * leaves: there it is taken away as early as can be.
+ */
+static Size
+room_wanted(SettleCall *call)
+{
+	if (call->kind == EXTEND)
+		return BLCKSZ;
+	if ((call->kind != COMPLETE && call->kind != FAIL) || call->result_isnull)
+		return 0;
+	return Min(VARSIZE_ANY(DatumGetPointer(call->result)),
+			   TOAST_TUPLE_THRESHOLD);
+}
+
 /* Make the new version of the row in the writer's slot */
 static void
 fill_settled(SettleCall *call, TupleTableSlot *slot, const IdemRow *old)
@@ -272,6 +289,7 @@ attempt(SettleCall *call, TransactionId *rival)
 	idem_store_open(&store, NULL);
 	idem_look_init(&look, &store);
 	look.token = call->token ? call->token : idem_session_token(&call->key);
+	look.room = room_wanted(call);
 	idem_look(&look, &store, &call->key);
 
 	*rival = InvalidTransactionId;

@@ -126,6 +126,7 @@ typedef struct IdemLook
 	TransactionId rival;		/* another transaction's uncommitted change */
 	bool		rival_writes;	/* ... which does not merely expire the row */
 	int64		token;			/* to look for in what the rival wrote, or 0 */
+	Size		room;			/* bytes that the caller will add to the row */
 	bool		rival_has_token;	/* it is there */
 	TimestampTz now;			/* the moment the state was judged at */
 } IdemLook;
@@ -143,7 +144,6 @@ extern void idem_store_open(IdemStore *store, IdemWait *wait);
 extern void idem_store_lock_for_write(IdemStore *store);
 extern void idem_store_lock_indexes(IdemStore *store);
 extern Relation idem_store_pkey(IdemStore *store);
-extern Relation idem_store_pkey_for_write(IdemStore *store);
 extern void idem_store_close(IdemStore *store);
 extern int64 idem_next_token(IdemStore *store, int64 last);
 

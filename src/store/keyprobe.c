@@ -60,22 +60,23 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 }
 
 /*
- * Would heap_page_prune_opt() have something to do on the page of the row that
- * was fetched?  To look without a lock is good enough, for it as for us.
+ * Is room scarce on the page of the row that was fetched, where there may be
+ * dead versions to take away?  Scarce is what a version like this one and "room"
+ * bytes more would not fit in; heap_page_prune_opt() has its own limit, and needs
+ * less to begin.  To look without a lock is good enough, for it as for us.
  */
 static bool
-page_is_untidy(Relation rel, TupleTableSlot *slot)
+room_is_scarce(TupleTableSlot *slot, Size room)
 {
-	Buffer		buffer = TTS_IS_BUFFERTUPLE(slot) ?
-		((BufferHeapTupleTableSlot *) slot)->buffer : InvalidBuffer;
+	BufferHeapTupleTableSlot *fetched = (BufferHeapTupleTableSlot *) slot;
 	Page		page;
 
-	if (!BufferIsValid(buffer))
+	if (!TTS_IS_BUFFERTUPLE(slot) || !BufferIsValid(fetched->buffer))
 		return false;
-	page = BufferGetPage(buffer);
+	page = BufferGetPage(fetched->buffer);
 	return TransactionIdIsValid(((PageHeader) page)->pd_prune_xid) &&
 		PageGetHeapFreeSpace(page) <
-		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+		Max(BLCKSZ / 10, fetched->base.tuple->t_len + room);
 }
 
 /*
@@ -95,11 +96,11 @@ tidy_page(Relation rel, BlockNumber block)
 /* Fetch the version at "tid" as a dirty snapshot shows it */
 static bool
 fetch_at(IdemStore *store, ItemPointer tid, Snapshot dirty,
-		 TupleTableSlot *slot)
+		 TupleTableSlot *slot, Size room)
 {
 	if (!table_tuple_fetch_row_version(store->rel, tid, dirty, slot))
 		return false;
-	if (!page_is_untidy(store->rel, slot))
+	if (!room_is_scarce(slot, room))
 		return true;
 
 	/* nobody may look at the page meanwhile, nor may we */
@@ -124,7 +125,7 @@ look_at_hint(IdemLook *look, IdemStore *store, const IdemKey *key)
 		return false;
 
 	InitDirtySnapshot(dirty);
-	if (!fetch_at(store, &tid, &dirty, look->row.slot))
+	if (!fetch_at(store, &tid, &dirty, look->row.slot, look->room))
 		return false;
 	look->found = !TransactionIdIsValid(dirty.xmin) &&
 		!TransactionIdIsValid(dirty.xmax) &&
@@ -261,6 +262,7 @@ idem_look_init(IdemLook *look, IdemStore *store)
 {
 	look->row.slot = table_slot_create(store->rel, NULL);
 	look->token = 0;
+	look->room = 0;
 }
 
 /*

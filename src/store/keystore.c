@@ -145,7 +145,11 @@ idem_store_lock_indexes(IdemStore *store)
 	list_free(indexes);
 }
 
-/* The primary key's index; many calls can do without */
+/*
+ * The primary key's index; many calls can do without.  The lock is a reader's,
+ * for writers as well: whoever keeps writers out of an index, but not readers,
+ * keeps them out of its table first (REINDEX, bt_index_parent_check()).
+ */
 Relation
 idem_store_pkey(IdemStore *store)
 {
@@ -155,14 +159,6 @@ idem_store_pkey(IdemStore *store)
 		store->pkey = index_open(store->pkey_oid, NoLock);
 	}
 	return store->pkey;
-}
-
-/* The same to insert into */
-Relation
-idem_store_pkey_for_write(IdemStore *store)
-{
-	idem_lock_relation(store->wait, store->pkey_oid, RowExclusiveLock);
-	return idem_store_pkey(store);
 }
 
 /*

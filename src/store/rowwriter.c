@@ -264,8 +264,7 @@ insert_index_entries(IdemWriter *writer, bool update, bool *conflict,
 					 bool only_summarizing)
 {
 	if (writer->keepable)
-		writer->rri.ri_IndexRelationDescs[0] =
-			idem_store_pkey_for_write(writer->store);
+		writer->rri.ri_IndexRelationDescs[0] = idem_store_pkey(writer->store);
 	return idem_insert_index_tuples(&writer->rri, writer->slot,
 									writer->estate, update, conflict != NULL,
 									conflict,

@@ -124,6 +124,45 @@ SELECT pg_relation_size('idempotency_keys') / current_setting('block_size')::int
 SQL
 	'1', 'a lease that is extended 500 times keeps to its page');
 
+$node->safe_psql('postgres', 'TRUNCATE idempotency_keys');
+is( $node->safe_psql('postgres', <<'SQL'),
+SET idem_tool.session_tokens = on;
+SELECT idem_reserve('falling'), idem_abandon('falling') \g /dev/null
+DO $$
+BEGIN
+	FOR i IN 1 .. 500 LOOP
+		PERFORM idem_reserve('falling', takeover => '1 year');
+		COMMIT;
+		PERFORM idem_abandon('falling');
+		COMMIT;
+	END LOOP;
+END $$;
+SELECT pg_relation_size('idempotency_keys') / current_setting('block_size')::int,
+	attempt FROM idem_lookup('falling')
+SQL
+	'1|501', 'and so does a key that is taken over 500 times');
+
+# a result needs the room that dead versions have, long before it is scarce for
+# another version without a result
+$node->safe_psql('postgres', 'TRUNCATE idempotency_keys');
+is( $node->safe_psql('postgres', <<'SQL'),
+SET idem_tool.session_tokens = on;
+SELECT set_config('idem_tool.scope', repeat('s', 200), false) \g /dev/null
+SELECT count(idem_reserve('large' || i, holder => repeat('h', 255)))
+FROM generate_series(1, 7) AS i \g /dev/null
+SELECT pg_stat_force_next_flush() \g /dev/null
+SELECT n_tup_upd AS upd, n_tup_hot_upd AS hot FROM pg_stat_user_tables
+WHERE relname = 'idempotency_keys' \gset
+SELECT to_jsonb(string_agg(md5(i::text), '')) AS result FROM generate_series(1, 30) AS i \gset
+SELECT idem_complete('large1', :'result') \g /dev/null
+SELECT idem_complete('large2', :'result') \g /dev/null
+SELECT idem_complete('large3', :'result') \g /dev/null
+SELECT pg_stat_force_next_flush() \g /dev/null
+SELECT n_tup_upd - :upd, n_tup_hot_upd - :hot FROM pg_stat_user_tables
+WHERE relname = 'idempotency_keys'
+SQL
+	'3|3', 'large results stay on the pages of their keys');
+
 # --- a crash leaves none
 
 $node->stop('immediate');
