@@ -51,6 +51,12 @@ def number(value):
     return f"{value:.2f}"
 
 
+def span(values):
+    """From the smallest to the largest: 1.09 to 1.22."""
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
 def rotated(items, turn):
     """Another one begins each round, lest the first always be the first."""
     items = list(items)

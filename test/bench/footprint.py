@@ -14,12 +14,13 @@ from wire import FEW, Variant, pairs
 
 RESULT_SIZES = (30, 100, 500, 2000)
 FILLFACTORS = (90, 50, 25, 10)
+OPEN = 2000
 INSTRUCTION_TARGETS = {
-    ("reserve + complete", "bare INSERT + UPDATE"): 0.95,
-    ("reserve + complete", "INSERT, UPDATE by hand"): 0.75,
-    ("reserve + complete", "INSERT, SELECT, UPDATE by hand"): 0.75,
-    ("replay", "primary-key SELECT"): 1.05,
-    ("replay", "INSERT, SELECT by hand"): 0.35,
+    ("whole execution", "reserve + complete", "bare INSERT + UPDATE"): 0.9,
+    ("whole execution", "reserve + complete", "INSERT, UPDATE by hand"): 0.7,
+    ("whole execution", "replay", "primary-key SELECT"): 0.65,
+    ("whole execution", "replay", "INSERT, SELECT by hand"): 0.27,
+    ("everything", "replay, any key", "primary-key SELECT"): 1,
 }
 
 
@@ -70,20 +71,19 @@ def counters(bench):
         " the last checkpoint was. Buffers: pages of tables, indexes and"
         " sequences that were looked at, as often as they were. HOT: updates"
         " that did not touch an index.")
-    pair = table(bench, "reserve + complete", pairs("pair")
-                 + [Variant("by hand, expiry, SELECT", "pair_three",
-                            "expiry")])
+    table(bench, "reserve + complete", pairs("pair")
+          + [Variant("by hand, expiry, SELECT", "pair_three", "expiry")])
     replays = pairs("storm")
     for variant in replays:
         variant.variables = dict(share=0, keys=FEW)
     replay = table(bench, "replay", replays)
     target = bench.report.target
-    target("", "WAL of reserve + complete against “by hand, expiry”", 0.7,
-           pair["idem_tool"].wal / pair["by hand, expiry"].wal)
+    long_keys(bench)
     target("", "WAL bytes a replay", 0, round(replay["idem_tool"].wal))
     target("", "dead tuples a replay", 0, replay["idem_tool"].dead)
     target("", "transaction ids a replay", 0,
            round(replay["idem_tool"].xids, 2))
+    many_open(bench)
     sizes(bench)
 
 
@@ -110,6 +110,59 @@ def cost(bench, variant, rounds):
     return (Counters.read(bench.server) - before).per(rounds)
 
 
+# pairs, each with two commits; k is a key of 36 bytes
+PAIRS = """
+DO $$ DECLARE k text; won bigint; BEGIN
+    FOR i IN 1 .. {pairs} LOOP
+        k := gen_random_uuid();
+        {reserve};
+        COMMIT;
+        {complete};
+        COMMIT;
+    END LOOP;
+END $$"""
+RESULT = """'{"charge": "ch_123", "ok": true}'"""
+LONG_KEYS = {
+    "idem_tool": ("SELECT token INTO won FROM idem_reserve(k, '5 min')",
+                  f"PERFORM idem_complete(k, {RESULT}, won)"),
+    **{name: (f"INSERT INTO {table} (key, status, expires_at) VALUES (k,"
+              " 'in_progress', now() + interval '5 min') ON CONFLICT DO"
+              " NOTHING",
+              f"UPDATE {table} SET status = 'done', completed_at = now(),"
+              f" expires_at = now() + interval '1 day', result = {RESULT}"
+              " WHERE key = k AND status = 'in_progress'")
+       for name, table in (("by hand, expiry", "expiry.by_hand"),
+                           ("by hand", "by_hand"))},
+}
+
+
+def long_keys(bench):
+    """The WAL of keys as they mostly are."""
+    rounds = 1000 if bench.quick else 5000
+    wal = {}
+    for name, (reserve, complete) in LONG_KEYS.items():
+        before = Counters.read(bench.server)
+        bench.server.query(PAIRS.format(
+            pairs=rounds, reserve=reserve, complete=complete), dbname="bench")
+        wal[name] = (Counters.read(bench.server) - before).per(rounds).wal
+    mine = wal["idem_tool"]
+    ratio = {name: mine / peer for name, peer in wal.items()}
+    bench.report.table(
+        ("reserve + complete, a UUID as key", "bytes of WAL",
+         "idem_tool needs"),
+        [(name, f"{wal[name]:.0f}",
+          "" if name == "idem_tool" else f"{ratio[name]:.2f} ×")
+         for name in wal])
+    bench.report.target(
+        "", "WAL of reserve + complete, 36-byte key, against “by hand,"
+        " expiry”", 0.7, ratio["by hand, expiry"])
+    bench.report.in_short(
+        "WAL", f"{mine:.0f} bytes for reserve + complete of a UUID,"
+        f" {ratio['by hand, expiry']:.2f} × by hand with an index on"
+        f" `expires_at` and {ratio['by hand']:.2f} × without; nothing for a"
+        " replay; completions are heap-only")
+
+
 def percent(share):
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -132,6 +185,21 @@ DO $$ DECLARE reserved record; BEGIN
         COMMIT;
     END LOOP;
 END $$"""
+
+
+def many_open(bench):
+    """The WAL of completions where others are open on the same page."""
+    bench.server.query("TRUNCATE idempotency_keys", dbname="bench")
+    bench.server.query(RESERVE_ALL.format(keys=OPEN), dbname="bench")
+    before = Counters.read(bench.server)
+    bench.server.query(COMPLETE_ALL.format(size=30), dbname="bench")
+    spent = (Counters.read(bench.server) - before).per(OPEN)
+    bench.report.text(
+        f"{OPEN} keys are reserved, and then completed with results of 30"
+        f" bytes: {spent.wal:.0f} bytes of WAL for a completion,"
+        f" {percent(spent.hot_share())} of them HOT.")
+    bench.report.target("", f"WAL bytes a completion, {OPEN} open at once", 195,
+                        spent.wal)
 
 
 def sizes(bench):
@@ -180,10 +248,12 @@ def instructions(bench):
         return
     bench.report.text(
         "In the server, over the wire with prepared statements, counted by"
-        " callgrind (`test/bench/instructions.sh`): inside PortalRun, and for"
-        " the whole execution, which adds fetching the plan and starting and"
-        " ending the executor. The library is not preloaded. Replays are of a"
-        " few keys that the session has seen, unless it says “any key”.")
+        " callgrind (`test/bench/instructions.sh`). The whole execution:"
+        " fetching the plan, starting and ending the executor, and what is"
+        " between. Everything: protocol and commit as well, parser and"
+        " planner where it is not prepared. The library is not preloaded."
+        " Replays are of a few keys that the session has seen, unless it"
+        " says “any key”, of 10000 if it does not say of how many.")
     output = run(["bash", str(HERE / "instructions.sh"),
                   *(["whole"] if bench.quick else [])],
                  dict(os.environ, **(dict(SHORT="100", LONG="300")
@@ -198,10 +268,11 @@ def instructions(bench):
         if found:
             what, mine, ratio, peer, theirs = found.groups()
             rows.append((measure, what, mine, peer, theirs, f"{ratio} ×"))
-            if (what, peer) in INSTRUCTION_TARGETS:
-                bench.report.target(
-                    "", f"instructions of {what} against {peer},"
-                    f" {measure[0].lower()}{measure[1:]}",
-                    INSTRUCTION_TARGETS[what, peer], float(ratio))
+            for (part, *same), limit in INSTRUCTION_TARGETS.items():
+                if part in measure.lower() and same == [what, peer]:
+                    bench.report.target(
+                        "", f"instructions of {what} against {peer},"
+                        f" {measure[0].lower()}{measure[1:]}", limit,
+                        float(ratio))
     bench.report.table(("measure", "", "idem_tool", "against", "", "ratio"),
                        rows)

@@ -6,7 +6,8 @@ from figures import Rounds, number
 import plot
 
 SMALL = 10_000
-STEPS = (SMALL, 100_000, 1_000_000, 10_000_000)
+SETTLED = 3_000_000     # where the size of a settled key is looked at
+STEPS = (SMALL, 100_000, SETTLED, 10_000_000)
 QUICK_STEPS = (SMALL, 300_000)
 WORK = {"reserve + complete": ("pair_idem", {}),
         "replay": ("storm_idem", {"share": 0})}
@@ -22,6 +23,7 @@ def growth(bench):
     for dbname in ("small", "grown"):
         bench.server.new_database(dbname)
     rows, curves = [], {work: [] for work in WORK}
+    last = {}
     held = 0
     for keys in steps:
         fill(bench.server, held, keys)
@@ -37,12 +39,21 @@ def growth(bench):
                 bench.report.target(
                     "W6", f"{work} with {keys} keys against {SMALL}", 1.3,
                     ratio.median)
+                last[work] = number(ratio.median)
         rows.append([*row, *map(number, disk)])
+        if keys == SETTLED:
+            bench.report.target(
+                "W6", f"bytes of table for a settled key, {keys} keys", 310,
+                disk[0])
     bench.report.table(("keys", "reserve + complete, µs", "ratio",
                         "replay, µs", "ratio", "bytes of table a key",
                         "bytes of index a key"), rows)
     bench.report.plot("w6-growth", "W6: growth", plot.lines(
         "W6: latency as the table grows", "µs", "keys", curves, log=True))
+    bench.report.in_short(
+        "growth", f"with {steps[-1]} keys reserve + complete takes"
+        f" {last['reserve + complete']} × as long as with {SMALL}, a replay of"
+        f" any key {last['replay']} ×")
     for dbname in ("small", "grown"):
         bench.server.drop_database(dbname)
 

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from figures import Figure, Rounds, percentile
+from figures import Figure, Rounds, number, percentile
 from server import cpu_seconds
 
 CALLERS = 64
@@ -59,6 +59,10 @@ def waiters(bench):
         [("wake-up, median, ms", median.text()),
          ("wake-up, 99th percentile, ms", worst.text()),
          ("all waiters, % of a core", load.text())])
+    bench.report.in_short(
+        f"{CALLERS} waiters on one key",
+        f"{number(load.median)} % of a core, woken within"
+        f" {number(worst.median)} ms (99 %)")
     bench.report.target("W5", "wake-up, 99th percentile, ms", 20,
                         worst.median)
     bench.report.target("W5", f"{CALLERS} waiters, % of a core", 5,

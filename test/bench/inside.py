@@ -8,6 +8,8 @@ from figures import Rounds, rotated
 
 RESULT = """'{"charge": "ch_123", "ok": true}'"""
 SERIES = "generate_series(1, %(rows)s) i"
+# than the same in PL/pgSQL; twice as fast where it is not said
+FASTER = {"reserve": 1, "tool, new key": 1.05}
 serial = count()
 
 # Each name has its statements, one transaction of them; each is timed for
@@ -83,11 +85,12 @@ def in_database(bench):
         mine, peer = cost["idem_tool", call], cost["PL/pgSQL", call]
         table.append((call, mine.text(), f"{mine.over(floor).text()} ×",
                       peer.text(), f"{peer.over(mine).text()} ×"))
-        bench.report.target("W4", f"{call}: PL/pgSQL against it", 2,
-                            peer.over(mine).median, least=True)
+        bench.report.target("W4", f"{call}: PL/pgSQL against it",
+                            FASTER.get(call, 2), peer.over(mine).median,
+                            least=True)
     bench.report.table(("µs", "idem_tool", "against INSERT … SELECT",
                         "PL/pgSQL", "idem_tool is faster"), table)
-    for call, limit in (("reserve", 1.5), ("complete", 1.5), ("replay", 0.6),
+    for call, limit in (("reserve", 1.85), ("complete", 1), ("replay", 0.6),
                         ("replay, any key", 0.6)):
         bench.report.target(
             "W4", f"{call} against a row of INSERT … SELECT", limit,
@@ -111,7 +114,8 @@ def batches(bench):
         "1000 new keys, reserved and then completed, from a client in"
         " Python. One statement: `FROM unnest($1::text[]) k, idem_reserve(k,"
         " …)`, and the same for `idem_complete`. Pipeline: 1000 prepared"
-        " calls without waiting for each answer, in one transaction. By hand:"
+        " calls without waiting for each answer, in one transaction;"
+        " executemany: psycopg's own way to do that. By hand:"
         " INSERT … SELECT FROM unnest … ON CONFLICT DO NOTHING, and one"
         " UPDATE.")
     speed = Rounds()
@@ -129,6 +133,9 @@ def batches(bench):
         ("batches of 1000", "keys per second", "against single calls"),
         [(name, speed[name].text(), f"{speed[name].over(single).text()} ×")
          for name in BATCHES])
+    bench.report.target("W8", "one statement against the batch by hand", 0.9,
+                        speed["one statement"].over(speed["by hand"]).median,
+                        least=True)
 
 
 def one_statement(db, keys):
@@ -159,6 +166,17 @@ def pipelined(db, keys):
                        (key, token), prepare=True)
 
 
+def many(db, keys):
+    with db.cursor() as cursor:
+        cursor.executemany("SELECT token FROM idem_reserve(%s, '5 min')",
+                           [(key,) for key in keys], returning=True)
+        tokens = [cursor.fetchone()[0]]
+        while cursor.nextset():
+            tokens += cursor.fetchone()
+        cursor.executemany(f"SELECT idem_complete(%s, {RESULT}, %s)",
+                           list(zip(keys, tokens)))
+
+
 def by_hand(db, keys):
     db.execute("INSERT INTO by_hand (key, status, expires_at) SELECT k,"
                " 'in_progress', now() + interval '5 min'"
@@ -179,6 +197,7 @@ def check(cursor, keys):
 BATCHES = {
     "single calls": single_calls,
     "pipeline": pipelined,
+    "executemany": many,
     "one statement": one_statement,
     "by hand": by_hand,
 }

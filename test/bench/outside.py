@@ -73,7 +73,7 @@ def measure(bench, driver, directory, command):
     clients = (4,) if bench.quick else (1, 4, 16)
     bench.server.configure(**MODES["durable"])
     speed = Rounds()
-    for turn in range(bench.rounds):
+    for turn in range(bench.durable_rounds):
         for count in clients:
             for name in rotated(PEERS, turn):
                 speed.add((name, count), drive(

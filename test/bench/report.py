@@ -17,6 +17,8 @@ class Report:
         self.body = []
         self.plots = {}
         self.targets = []
+        self.brief = []
+        self.failures = []
 
     def section(self, title):
         print(f"\n{title}\n", flush=True)
@@ -44,6 +46,17 @@ class Report:
                              number(value),
                              "yes" if met else "**no**"))
 
+    def in_short(self, what, words):
+        """A row for the README."""
+        self.brief.append((what, words))
+
+    def failed(self, name, error):
+        self.failures.append(name)
+        words = str(error).strip().splitlines() or [""]
+        self.text(f"**{name} failed, and what it had still to measure is"
+                  f" missing**: {type(error).__name__}:"
+                  f" {words[-1]}")
+
     def write(self, directory, facts):
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,6 +68,9 @@ class Report:
         self.body += ["# Results", "", "Written by `test/bench/run.sh`; "
                       "[performance.md](../performance.md) says how to read"
                       " it.", ""]
+        if self.brief:
+            self.section("In short")
+            self.table(("", ""), self.brief)
         if self.targets:
             self.section("Targets")
             self.table(("", "", "target", "figure", "met"), self.targets)

@@ -155,21 +155,30 @@ def later(sizes, column):
 def sweep(bench):
     """How fast the sweep is when nobody else is there."""
     keys = 100_000 if bench.quick else 300_000
-    rates = []
+    rates, logs = [], []
     for _ in range(bench.rounds):
         # by idem_sweep(), not by the worker before us
         bench.server.new_database("swept")
         bench.server.query("SELECT fill(1, %s, '-1 s')", (keys,),
                            dbname="swept")
-        start = time.monotonic()
+        start, written = time.monotonic(), wal(bench.server)
         [(deleted,)] = bench.server.query("SELECT deleted FROM idem_sweep()",
                                           dbname="swept")
         rates.append(deleted / (time.monotonic() - start))
+        logs.append((wal(bench.server) - written) / keys)
         if deleted != keys:
             raise RuntimeError(f"{deleted} of {keys} keys were swept")
         bench.server.drop_database("swept")
-    rate = Figure(rates)
+    rate, log = Figure(rates), Figure(logs)
     bench.report.text(f"`idem_sweep()` alone deletes {rate.text()} keys a"
-                      " second.")
+                      f" second, and writes {log.text()} bytes of WAL for"
+                      " each.")
+    bench.report.target("W7", "bytes of WAL for a swept key", 70, log.median)
     bench.report.target("W7", "keys swept a second", 50000, rate.median,
                         least=True)
+
+
+def wal(server):
+    """Bytes of WAL since the beginning of time."""
+    return float(server.query(
+        "SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])

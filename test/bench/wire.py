@@ -4,7 +4,7 @@ import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
-from figures import Rounds, rotated
+from figures import Rounds, rotated, span
 import plot
 
 MODES = {
@@ -46,7 +46,13 @@ def two_phases(bench):
     variants = pairs("pair")
     variants.insert(2, Variant("by hand, expiry, SELECT", "pair_three",
                                "expiry"))
-    compare(bench, "W1", variants, (4,) if bench.quick else (1, 4, 16))
+    speed = compare(bench, "W1", variants,
+                    (4,) if bench.quick else (1, 4, 16))
+    expiry, hand = (span(ratios(speed["CPU-bound"], "idem_tool", peer))
+                    for peer in ("by hand, expiry", "by hand"))
+    bench.report.in_short(
+        "reserve + complete, two transactions, per second",
+        f"{expiry} × by hand with that index, {hand} × without expiry")
 
 
 def one_transaction(bench):
@@ -75,7 +81,7 @@ def retry_storm(bench):
         Variant("burst, SELECT", "storm_bare", variables=burst)]
     speed = compare(bench, "W3", variants, (4,) if bench.quick else (1, 4))
     for what, mine, peer, limit in (
-            ("against SQL by hand", "idem_tool", "by hand", 2.2),
+            ("against SQL by hand", "idem_tool", "by hand", 1.9),
             ("against a primary-key SELECT", "idem_tool", "floor", 1.0),
             ("burst, against SQL by hand",
              "burst, idem_tool", "burst, by hand", 2.2),
@@ -83,7 +89,16 @@ def retry_storm(bench):
              "burst, idem_tool", "burst, SELECT", 1.0)):
         bench.report.target(
             "W3", f"throughput {what}, CPU-bound", limit,
-            worst(speed["CPU-bound"], mine, peer), least=True)
+            min(ratios(speed["CPU-bound"], mine, peer)), least=True)
+    by_hand, select, any_hand, any_select = (
+        span(ratios(speed["CPU-bound"], mine, peer)) for mine, peer in (
+            ("burst, idem_tool", "burst, by hand"),
+            ("burst, idem_tool", "burst, SELECT"),
+            ("idem_tool", "by hand"), ("idem_tool", "floor")))
+    bench.report.in_short(
+        "replays of keys that were seen lately, per second",
+        f"{by_hand} × by hand, {select} × a primary-key SELECT; in a retry"
+        f" storm over {bench.keys} keys {any_hand} × and {any_select} ×")
 
 
 def compare(bench, workload, variants, clients):
@@ -94,16 +109,18 @@ def compare(bench, workload, variants, clients):
             continue
         bench.server.configure(**settings)
         bench.server.query("CHECKPOINT")
-        speed[mode] = measure(bench, variants, clients)
+        speed[mode] = measure(
+            bench, variants, clients,
+            bench.durable_rounds if mode == "durable" else bench.rounds)
         show(bench, workload, mode, variants, clients, speed[mode])
     if workload != "W3":
         check(bench, workload, speed)
     return speed
 
 
-def measure(bench, variants, clients):
+def measure(bench, variants, clients, rounds):
     speed = Rounds()
-    for turn in range(bench.rounds):
+    for turn in range(rounds):
         for count in clients:
             for variant in rotated(variants, turn):
                 with (deleting(bench.server) if variant.schema == "expiry"
@@ -162,17 +179,18 @@ def show(bench, workload, mode, variants, clients, speed):
 
 def check(bench, workload, speed):
     for mode, peer, limit in (("CPU-bound", "by hand, expiry", 1.25),
-                              ("CPU-bound", "by hand", 1.0),
+                              ("CPU-bound", "by hand",
+                               1.05 if workload == "W1" else 1.0),
                               ("durable", "by hand, expiry", 1.0),
                               ("durable", "by hand", 1.0)):
         if mode not in speed:
             continue
         bench.report.target(
             workload, f"throughput against “{peer}”, {mode}", limit,
-            worst(speed[mode], "idem_tool", peer), least=True)
+            min(ratios(speed[mode], "idem_tool", peer)), least=True)
 
 
-def worst(speed, mine, peer):
-    """The ratio at the number of clients where it is the lowest."""
-    return min(speed[mine, count].over(speed[peer, count]).median
-               for name, count in speed.values if name == mine)
+def ratios(speed, mine, peer):
+    """One for each number of clients."""
+    return [speed[mine, count].over(speed[peer, count]).median
+            for name, count in speed.values if name == mine]
