@@ -187,6 +187,16 @@ like($fingerprint // '', qr/request - '\{ts,token,trace_id\}'::text\[\]/, 'rotat
 my @fingerprints = split(/\n/, $s->query($fingerprint));
 is($fingerprints[0], $fingerprints[1], '... are taken out');
 
+#
+# README's figures are those of the last benchmark
+#
+my ($readme, $results) = map { slurp_file("$FindBin::RealBin/../../$_") }
+  qw(README.md docs/performance/results.md);
+my ($figures) = $results =~ /^## In short\n.*?^\|---\|---\|\n(.*?)^\n/ms;
+my ($quoted) = $readme =~ /^## Cost\n.*?^\|---\|---\|\n(.*?)^\n/ms;
+is(scalar(split(/\n/, $figures)), 5, 'five figures in short');
+is($quoted, $figures, '... as README has them');
+
 $node->stop('fast');
 
 done_testing();
