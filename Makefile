@@ -4,7 +4,7 @@ MODULE_big   = idem_tool
 # The rooms of the source, each with a header of what others may use; a room
 # uses those after it
 CALL_OBJS    = answer args autocommit callplan callscan callsite claim durable lookup owner report \
-	reserve session settle
+	request reserve session settle
 GATE_OBJS    = begin function gate refuse register run tools
 KEYS_OBJS    = canonical keys name printed siphash
 OPERATE_OBJS = audit operate

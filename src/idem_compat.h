@@ -53,19 +53,23 @@
 	index_beginscan(rel, idx, snap, nkeys, 0)
 #endif
 
-/* So do scans of TID ranges, and updates of rows */
+/* So do scans of TID ranges, and updates and deletions of rows */
 #if PG_VERSION_NUM >= 190000
 #define idem_beginscan_tidrange(rel, snap, from, to) \
 	table_beginscan_tidrange(rel, snap, from, to, 0)
 #define idem_tuple_update(rel, tid, slot, cid, snap, tmfd, lockmode, indexes) \
 	table_tuple_update(rel, tid, slot, cid, 0, snap, InvalidSnapshot, true, \
 					   tmfd, lockmode, indexes)
+#define idem_tuple_delete_nowait(rel, tid, cid, snap, tmfd) \
+	table_tuple_delete(rel, tid, cid, 0, snap, InvalidSnapshot, false, tmfd)
 #else
 #define idem_beginscan_tidrange(rel, snap, from, to) \
 	table_beginscan_tidrange(rel, snap, from, to)
 #define idem_tuple_update(rel, tid, slot, cid, snap, tmfd, lockmode, indexes) \
 	table_tuple_update(rel, tid, slot, cid, snap, InvalidSnapshot, true, \
 					   tmfd, lockmode, indexes)
+#define idem_tuple_delete_nowait(rel, tid, cid, snap, tmfd) \
+	table_tuple_delete(rel, tid, cid, snap, InvalidSnapshot, false, tmfd, false)
 #endif
 
 /* RelationGetPrimaryKeyIndex() was told about deferrable keys in 18 */

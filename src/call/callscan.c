@@ -42,13 +42,14 @@ typedef struct CallScanState
 	CustomScanState css;		/* first */
 	const IdemScanFunction *function;
 	List	   *columns;		/* those of the answer that are used, from 0 */
-	List	   *args;			/* of ExprState, NULL for a constant */
+	ExprState **args;			/* NULL: a constant */
 	FmgrInfo	flinfo;
 	FunctionCallInfo fcinfo;
-	MemoryContext cxt;			/* of a call and its answer */
+	MemoryContext cxt;			/* of a call and its answer, but the first */
 	Bitmapset  *params;			/* that the call depends on, */
 	bool		params_known;	/* once there was a rescan */
 	bool		called;
+	bool		recalled;		/* it was called, and parameters have changed */
 	bool		has_row;
 	ScanPosition position;
 } CallScanState;
@@ -147,14 +148,15 @@ check_privilege(Oid function)
 static void
 prepare_args(CallScanState *state, FuncExpr *expr)
 {
-	ListCell   *lc;
 	int			i = 0;
+	ListCell   *lc;
 
+	state->args = palloc(list_length(expr->args) * sizeof(ExprState *));
 	foreach(lc, expr->args)
 	{
-		NullableDatum *arg = &state->fcinfo->args[i++];
-		ExprState  *compiled = NULL;
+		NullableDatum *arg = &state->fcinfo->args[i];
 
+		state->args[i] = NULL;
 		if (IsA(lfirst(lc), Const))
 		{
 			Const	   *constant = lfirst(lc);
@@ -163,8 +165,8 @@ prepare_args(CallScanState *state, FuncExpr *expr)
 			arg->isnull = constant->constisnull;
 		}
 		else
-			compiled = ExecInitExpr(lfirst(lc), &state->css.ss.ps);
-		state->args = lappend(state->args, compiled);
+			state->args[i] = ExecInitExpr(lfirst(lc), &state->css.ss.ps);
+		i++;
 	}
 }
 
@@ -186,25 +188,36 @@ begin_scan(CustomScanState *css, EState *estate, int eflags)
 	InitFunctionCallInfoData(*state->fcinfo, &state->flinfo, nargs,
 							 expr->inputcollid, NULL, NULL);
 	prepare_args(state, expr);
-	state->cxt = AllocSetContextCreate(CurrentMemoryContext,
-									   "idem_tool call",
-									   ALLOCSET_SMALL_SIZES);
 }
 
 static void
 evaluate_args(CallScanState *state, ExprContext *econtext)
 {
-	NullableDatum *arg = state->fcinfo->args;
-	ListCell   *lc;
-
-	foreach(lc, state->args)
+	for (int i = 0; i < state->flinfo.fn_nargs; i++)
 	{
-		ExprState  *compiled = lfirst(lc);
+		NullableDatum *arg = &state->fcinfo->args[i];
 
-		if (compiled)
-			arg->value = ExecEvalExpr(compiled, econtext, &arg->isnull);
-		arg++;
+		if (state->args[i])
+			arg->value = ExecEvalExpr(state->args[i], econtext, &arg->isnull);
 	}
+}
+
+/*
+ * The memory for a call and its answer.  Most scans make but one, which can
+ * leave what it needs to the query's end.
+ */
+static MemoryContext
+call_context(CallScanState *state)
+{
+	MemoryContext query = state->css.ss.ps.state->es_query_cxt;
+
+	if (!state->recalled)
+		return query;
+	if (state->cxt == NULL)
+		state->cxt = AllocSetContextCreate(query, "idem_tool call",
+										   ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(state->cxt);
+	return state->cxt;
 }
 
 /* Put the columns that are used into the scan's slot */
@@ -231,8 +244,7 @@ call(CallScanState *state)
 	PgStat_FunctionCallUsage usage;
 	MemoryContext oldcxt;
 
-	MemoryContextReset(state->cxt);
-	oldcxt = MemoryContextSwitchTo(state->cxt);
+	oldcxt = MemoryContextSwitchTo(call_context(state));
 	evaluate_args(state, state->css.ss.ps.ps_ExprContext);
 	CHECK_FOR_INTERRUPTS();
 	pgstat_init_function_usage(state->fcinfo, &usage);
@@ -285,10 +297,10 @@ exec_scan(CustomScanState *css)
 	}
 }
 
+/* All that there is to end is the query's */
 static void
 end_scan(CustomScanState *css)
 {
-	MemoryContextDelete(((CallScanState *) css)->cxt);
 }
 
 /* Add the executor's parameters in an expression to a set; others never change */
@@ -329,8 +341,11 @@ rescan(CustomScanState *css)
 
 	if (css->ss.ps.ps_ResultTupleSlot)
 		ExecClearTuple(css->ss.ps.ps_ResultTupleSlot);
-	if (has_changed(state))
+	if (state->called && has_changed(state))
+	{
 		state->called = false;
+		state->recalled = true;
+	}
 	state->position = BEFORE_ROW;
 }
 

@@ -5,6 +5,7 @@
  *	  by who asks.
  *
  *	args.c		validate and default what the caller passed
+ *	request.c	idem_reserve as SQL calls it
  *	reserve.c, settle.c, lookup.c
  *				the calls
  *	claim.c		is a reservation still the caller's?
@@ -162,6 +163,7 @@ typedef struct IdemScanFunction
 						 bool *isnull);	/* false: no row */
 } IdemScanFunction;
 
+/* request.c, lookup.c */
 extern const IdemScanFunction idem_reserve_scan;
 extern const IdemScanFunction idem_lookup_scan;
 

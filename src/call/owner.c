@@ -86,7 +86,9 @@ idem_owner_for_new(void)
 	Oid			role;
 
 	if (idem_owner == NULL || idem_owner[0] == '\0')
-		return cstring_to_text(GetUserNameFromId(GetUserId(), false));
+		return cstring_to_text(GetUserId() == cached_role ?
+							   NameStr(cached_name) :
+							   GetUserNameFromId(GetUserId(), false));
 
 	role = get_role_oid(idem_owner, true);
 	if (!OidIsValid(role) || !acts_as_member(GetUserId(), role))

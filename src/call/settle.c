@@ -286,7 +286,7 @@ attempt(SettleCall *call, TransactionId *rival)
 	IdemLook	look;
 	bool		finished = true;
 
-	idem_store_open(&store, NULL);
+	idem_store_open_to_write(&store);
 	idem_look_init(&look, &store);
 	look.token = call->token ? call->token : idem_session_token(&call->key);
 	look.room = room_wanted(call);

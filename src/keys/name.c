@@ -42,9 +42,12 @@ idem_name_error(const char *str, int len, int maxlen, bool empty_ok)
 
 	for (const char *c = str; c < str + len; c++)
 	{
-		if (is_control(c, str + len, utf8))
+		/* most are printable ASCII */
+		if (*c > ' ' && *c < 0x7f)
+			blank = false;
+		else if (is_control(c, str + len, utf8))
 			return "must not contain control characters";
-		if (*c != ' ')
+		else if (*c != ' ')
 			blank = false;
 	}
 	if (!blank)

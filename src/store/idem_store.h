@@ -96,7 +96,8 @@ typedef struct IdemStore
 	Relation	pkey;			/* NULL until idem_store_pkey() */
 	Oid			pkey_oid;
 	Oid			sequence;		/* source of the fencing tokens */
-	bool		writing;		/* locked for writing as well */
+	LOCKMODE	lockmode;		/* that it was opened with */
+	bool		writing;		/* locked for writing as well, and to be kept so */
 	IdemWait   *wait;			/* bound of waits for locks; NULL: none */
 } IdemStore;
 
@@ -141,6 +142,7 @@ extern Oid	idem_store_locate(Oid *extension);
 /* keystore.c */
 extern void idem_store_init(void);
 extern void idem_store_open(IdemStore *store, IdemWait *wait);
+extern void idem_store_open_to_write(IdemStore *store);
 extern void idem_store_lock_for_write(IdemStore *store);
 extern void idem_store_lock_indexes(IdemStore *store);
 extern Relation idem_store_pkey(IdemStore *store);
@@ -178,6 +180,7 @@ extern TimestampTz idem_seconds_after(TimestampTz start, int seconds);
 extern void idem_look_init(IdemLook *look, IdemStore *store);
 extern void idem_look(IdemLook *look, IdemStore *store, const IdemKey *key);
 extern void idem_look_end(IdemLook *look);
+extern void idem_check_kept(IdemStore *store, const IdemKey *key, int64 token);
 extern void idem_note_storage(Relation rel);
 extern bool idem_written_here(IdemLook *look);
 extern bool idem_made_here(IdemLook *look, IdemStore *store,

@@ -306,6 +306,22 @@ idem_look_end(IdemLook *look)
 	ExecDropSingleTupleTableSlot(look->row.slot);
 }
 
+/* AFTER triggers have run: is the row that was written with this token there? */
+void
+idem_check_kept(IdemStore *store, const IdemKey *key, int64 token)
+{
+	IdemLook	look;
+
+	idem_look_init(&look, store);
+	idem_look(&look, store, key);
+	if (!look.found || look.row.token != token)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a trigger on table \"%s\" removed the row",
+						RelationGetRelationName(store->rel))));
+	idem_look_end(&look);
+}
+
 /* Is the found version the current transaction's own? */
 bool
 idem_written_here(IdemLook *look)

@@ -14,6 +14,8 @@
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "common/int.h"
@@ -90,27 +92,45 @@ find_table(IdemWait *wait)
  * the table is still known after that, it is there and will stay.
  */
 static Relation
-open_known_table(IdemStore *store)
+open_known_table(IdemStore *store, LOCKMODE lockmode)
 {
-	idem_lock_relation(store->wait, table_oid, AccessShareLock);
+	idem_lock_relation(store->wait, table_oid, lockmode);
 	if (table_known)
 		return relation_open(table_oid, NoLock);
-	UnlockRelationOid(table_oid, AccessShareLock);
+	UnlockRelationOid(table_oid, lockmode);
 	return NULL;
+}
+
+static void
+open_table(IdemStore *store, IdemWait *wait, LOCKMODE lockmode)
+{
+	store->wait = wait;
+	store->rel = table_known ? open_known_table(store, lockmode) : NULL;
+	store->lockmode = lockmode;
+	if (store->rel == NULL)
+	{
+		store->rel = find_table(wait);
+		store->lockmode = AccessShareLock;
+	}
+	store->writing = false;
+	store->pkey = NULL;
+	store->pkey_oid = pkey_oid;
+	store->sequence = sequence_oid;
 }
 
 /* Open the table for reading; waits for locks as "wait" has it, NULL: as any */
 void
 idem_store_open(IdemStore *store, IdemWait *wait)
 {
-	store->wait = wait;
-	store->rel = table_known ? open_known_table(store) : NULL;
-	if (store->rel == NULL)
-		store->rel = find_table(wait);
-	store->pkey = NULL;
-	store->pkey_oid = pkey_oid;
-	store->sequence = sequence_oid;
-	store->writing = false;
+	open_table(store, wait, AccessShareLock);
+}
+
+/* The same for who is likely to write: two locks for the price of one */
+void
+idem_store_open_to_write(IdemStore *store)
+{
+	open_table(store, NULL, XactReadOnly || RecoveryInProgress() ?
+			   AccessShareLock : RowExclusiveLock);
 }
 
 /*
@@ -123,6 +143,11 @@ idem_store_lock_for_write(IdemStore *store)
 {
 	Oid			relid = RelationGetRelid(store->rel);
 
+	if (store->lockmode == RowExclusiveLock)
+	{
+		store->writing = true;
+		return;
+	}
 	if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
 	{
 		if (store->pkey)
@@ -162,17 +187,15 @@ idem_store_pkey(IdemStore *store)
 }
 
 /*
- * Close the table.  A reader's locks go at once, so that a replay leaves no
- * entry in the lock table; a writer's are not worth taking twice.
+ * Close the table.  Locks go at once where nothing was written, so that a replay
+ * leaves no entry in the lock table; a writer's are not worth taking twice.
  */
 void
 idem_store_close(IdemStore *store)
 {
-	LOCKMODE	lockmode = store->writing ? NoLock : AccessShareLock;
-
 	if (store->pkey)
-		index_close(store->pkey, lockmode);
-	relation_close(store->rel, lockmode);
+		index_close(store->pkey, store->writing ? NoLock : AccessShareLock);
+	relation_close(store->rel, store->writing ? NoLock : store->lockmode);
 }
 
 /*

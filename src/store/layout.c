@@ -21,12 +21,15 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_type.h"
 #include "nodes/pg_list.h"
+#include "nodes/primnodes.h"
 #include "rewrite/prs2lock.h"
 #include "rewrite/rewriteDefine.h"
 #include "storage/lockdefs.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -258,20 +261,64 @@ idem_arbiters(Relation *indexes, int n)
 	return arbiters;
 }
 
+/* Is the node this word as a constant? */
+static bool
+is_constant(Node *node, const char *word)
+{
+	Const	   *constant = (Const *) node;
+
+	return IsA(node, Const) && !constant->constisnull &&
+		constant->consttype == TEXTOID &&
+		strcmp(TextDatumGetCString(constant->constvalue), word) == 0;
+}
+
+/* Does the constraint say that the status is one of some words, with all ours? */
+static bool
+allows_each_status(ConstrCheck *check)
+{
+	ScalarArrayOpExpr *expr = stringToNode(check->ccbin);
+	ArrayExpr  *array;
+
+	if (!IsA(expr, ScalarArrayOpExpr) || !expr->useOr ||
+		expr->opno != TextEqualOperator ||
+		!IsA(linitial(expr->args), Var) ||
+		linitial_node(Var, expr->args)->varattno != Anum_idem_status ||
+		!IsA(lsecond(expr->args), ArrayExpr))
+		return false;
+	array = lsecond_node(ArrayExpr, expr->args);
+	for (IdemStatus status = IDEM_IN_PROGRESS; status < IDEM_RESERVED; status++)
+	{
+		bool		found = false;
+		ListCell   *lc;
+
+		foreach(lc, array->elements)
+			found |= is_constant(lfirst(lc), idem_status_name(status));
+		if (!found)
+			return false;
+	}
+	return true;
+}
+
 /*
  * Does the table have just what the extension made: no trigger or foreign key,
- * no further index, column or constraint?  "nindexes" is how many it has.
+ * no further index, column or constraint?  Then whatever we write is right, and
+ * nothing has to be asked.  "nindexes" is how many it has.
  */
 bool
 idem_has_plain_shape(Relation rel, int nindexes)
 {
-	TupleConstr *constr = rel->rd_att->constr;
+	TupleDesc	desc = RelationGetDescr(rel);
+	TupleConstr *constr = desc->constr;
 
-	return rel->trigdesc == NULL &&
-		nindexes == 1 &&
-		!rel->rd_rel->relispartition &&
-		rel->rd_att->natts == Natts_idem &&
-		constr != NULL &&
-		constr->num_check == 1 &&
-		!constr->has_generated_stored;
+	if (rel->trigdesc != NULL || nindexes != 1 ||
+		rel->rd_rel->relispartition || desc->natts != Natts_idem ||
+		constr == NULL || constr->num_check != 1 ||
+		constr->has_generated_stored)
+		return false;
+	for (int i = 0; i < Natts_idem; i++)
+	{
+		if (TupleDescAttr(desc, i)->attnotnull && !columns[i].notnull)
+			return false;
+	}
+	return allows_each_status(&constr->check[0]);
 }

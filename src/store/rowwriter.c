@@ -51,6 +51,7 @@ struct IdemWriter
 	ResultRelInfo rri;
 	EPQState	epq;			/* never used, but triggers want one */
 	TupleTableSlot *slot;		/* the row to write */
+	TupleTableSlot *stored;		/* ... as a tuple, lest each step makes one */
 	List	   *arbiters;		/* the indexes that judge conflicts */
 	Bitmapset  *changing_columns;	/* what the two kinds of update assign, */
 	Bitmapset  *all_columns;	/* for UPDATE OF triggers and the like */
@@ -121,6 +122,10 @@ build_writer(IdemStore *store)
 	writer->slot =
 		MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(store->rel)),
 								 &TTSOpsVirtual);
+	writer->stored =
+		MakeSingleTupleTableSlot(writer->slot->tts_tupleDescriptor,
+								 &TTSOpsHeapTuple);
+	writer->stored->tts_tableOid = RelationGetRelid(store->rel);
 	writer->slot->tts_tableOid = RelationGetRelid(store->rel);
 	writer->arbiters = idem_arbiters(writer->rri.ri_IndexRelationDescs,
 									  writer->rri.ri_NumIndices);
@@ -179,22 +184,6 @@ idem_writer_slot(IdemWriter *writer)
 	return writer->slot;
 }
 
-/* AFTER triggers have run: is the row that was written still there? */
-static void
-check_row_is_kept(IdemWriter *writer)
-{
-	IdemLook	look;
-
-	idem_look_init(&look, writer->store);
-	idem_look(&look, writer->store, writer->key);
-	if (!look.found || look.row.token != writer->token)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a trigger on table \"%s\" removed the row",
-						RelationGetRelationName(writer->rri.ri_RelationDesc))));
-	idem_look_end(&look);
-}
-
 /* Fire what waited for the end of the statement, and let go of everything */
 void
 idem_writer_close(IdemWriter *writer)
@@ -202,11 +191,12 @@ idem_writer_close(IdemWriter *writer)
 	if (writer->rri.ri_TrigDesc)
 		AfterTriggerEndQuery(writer->estate);
 	ExecClearTuple(writer->slot);
+	ExecClearTuple(writer->stored);
 
 	/* our next look, and the caller's next statement, must see the row */
 	CommandCounterIncrement();
 	if (writer->rri.ri_TrigDesc && writer->token != 0)
-		check_row_is_kept(writer);
+		idem_check_kept(writer->store, writer->key, writer->token);
 
 	if (writer->keepable && writer->generation == generation &&
 		kept_writer == NULL)
@@ -252,7 +242,7 @@ complete_row(IdemWriter *writer, CmdType cmd)
 	if (rel->rd_att->constr && rel->rd_att->constr->has_generated_stored)
 		ExecComputeStoredGenerated(&writer->rri, writer->estate,
 								   writer->slot, cmd);
-	if (rel->rd_att->constr)
+	if (rel->rd_att->constr && !writer->keepable)
 		ExecConstraints(&writer->rri, writer->slot, writer->estate);
 	if (rel->rd_rel->relispartition)
 		ExecPartitionCheck(&writer->rri, writer->slot, writer->estate, true);
@@ -299,12 +289,15 @@ insert_speculatively(IdemWriter *writer, List **recheck)
 	uint32		spec_token = SpeculativeInsertionLockAcquire(xid);
 	bool		conflict = false;
 
-	table_tuple_insert_speculative(writer->rri.ri_RelationDesc, writer->slot,
+	ExecCopySlot(writer->stored, writer->slot);
+	table_tuple_insert_speculative(writer->rri.ri_RelationDesc,
+								   writer->stored,
 								   writer->estate->es_output_cid, 0, NULL,
 								   spec_token);
+	writer->slot->tts_tid = writer->stored->tts_tid;
 	*recheck = insert_index_entries(writer, false, &conflict, false);
 	table_tuple_complete_speculative(writer->rri.ri_RelationDesc,
-									 writer->slot, spec_token, !conflict);
+									 writer->stored, spec_token, !conflict);
 	SpeculativeInsertionLockRelease(xid);
 	return !conflict;
 }

@@ -3,14 +3,15 @@
  * batch.c
  *	  The transactions of the sweep: take some rows and write them.
  *
- * A row is locked where it was seen, unless somebody else has it, and then
- * written.  A row version never changes, so one that could be locked is still
- * what it was judged to be; any other one is left alone, and met again in the
- * next revolution.  Thus no caller loses anything to the sweep: whoever was
+ * A row is taken where it was seen, unless somebody else has it: deleted at once,
+ * or locked and then written.  A row version never changes, so one that could be
+ * taken is still what it was judged to be; any other one is left alone, and met
+ * again in the next revolution.  Thus no caller loses anything to the sweep: whoever was
  * told "reserved" or true has made a new version.
  *
  * The writing is plain SQL as the table's owner, with every trigger and
- * foreign key that an administrator added, and with none of a stranger's.
+ * foreign key that an administrator added, and with none of a stranger's; only
+ * deletions that no such thing could notice are none.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,12 +21,14 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "executor/executor.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -153,7 +156,7 @@ idem_batch_commit(IdemBatch *batch)
 	pgstat_report_stat(true);
 }
 
-/* Remember what a locked row is called, and what goes with it */
+/* Remember what a taken row is called, and what goes with it */
 static void
 note_row(IdemBatch *batch, const IdemRow *row, IdemDue what)
 {
@@ -180,30 +183,60 @@ note_row(IdemBatch *batch, const IdemRow *row, IdemDue what)
 	MemoryContextSwitchTo(oldcxt);
 }
 
-/* Lock the row at "tid" if it is there, due, and nobody else's */
-static IdemDue
-lock_row(IdemBatch *batch, ItemPointer tid, TupleTableSlot *slot)
+/*
+ * Can rows be deleted without a statement?  Where a DELETE would do nothing but
+ * that, this saves it, and the record of the row's lock in the WAL.
+ */
+static bool
+may_delete_directly(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	Oid			owner = rel->rd_rel->relowner;
+
+	return idem_has_plain_shape(rel, list_length(indexes)) &&
+		!rel->rd_rel->relforcerowsecurity &&
+		pg_class_aclcheck(RelationGetRelid(rel), owner,
+						  ACL_DELETE) == ACLCHECK_OK;
+}
+
+/*
+ * Get hold of the row, unless somebody else has it or has changed it: delete it
+ * if that can be done directly, else lock it.
+ */
+static TM_Result
+take_row(IdemBatch *batch, ItemPointer tid, TupleTableSlot *slot, IdemDue what)
 {
 	Relation	rel = batch->store.rel;
 	Snapshot	snapshot = GetActiveSnapshot();
 	TM_FailureData tmfd;
+
+	if (what == IDEM_DELETE && batch->direct)
+		return idem_tuple_delete_nowait(rel, tid, GetCurrentCommandId(true),
+										snapshot, &tmfd);
+
+	/* the weaker lock is no obstacle to those who merely refer to the row */
+	return table_tuple_lock(rel, tid, snapshot, slot,
+							GetCurrentCommandId(false),
+							what == IDEM_DELETE ? LockTupleExclusive :
+							LockTupleNoKeyExclusive,
+							LockWaitSkip, 0, &tmfd);
+}
+
+/* Take the row at "tid" if it is there, due, and nobody else's */
+static IdemDue
+take_if_due(IdemBatch *batch, ItemPointer tid, TupleTableSlot *slot)
+{
+	Relation	rel = batch->store.rel;
 	IdemRow		row;
 	IdemDue		what;
 
 	/* VACUUM may have taken it away since, and the end of the table with it */
 	if (ItemPointerGetBlockNumber(tid) >= RelationGetNumberOfBlocks(rel) ||
-		!table_tuple_fetch_row_version(rel, tid, snapshot, slot))
+		!table_tuple_fetch_row_version(rel, tid, GetActiveSnapshot(), slot))
 		return IDEM_NOT_DUE;
 	idem_row_read(&row, slot, GetCurrentTimestamp());
 	what = idem_row_due(&row);
-	if (what == IDEM_NOT_DUE)
-		return IDEM_NOT_DUE;
-
-	/* the weaker lock is no obstacle to those who merely refer to the row */
-	if (table_tuple_lock(rel, tid, snapshot, slot, GetCurrentCommandId(false),
-						 what == IDEM_DELETE ? LockTupleExclusive :
-						 LockTupleNoKeyExclusive,
-						 LockWaitSkip, 0, &tmfd) != TM_Ok)
+	if (what == IDEM_NOT_DUE || take_row(batch, tid, slot, what) != TM_Ok)
 		return IDEM_NOT_DUE;
 	slot_getallattrs(slot);
 	note_row(batch, &row, what);
@@ -253,17 +286,21 @@ make_triggers_immediate(void)
 	AfterTriggerSetState(all);
 }
 
-/* Lock those of the rows that are due */
+/* Take those of the rows that are due */
 static void
-lock_rows(IdemBatch *batch)
+take_rows(IdemBatch *batch)
 {
-	TupleTableSlot *slot = table_slot_create(batch->store.rel, NULL);
+	Relation	rel = batch->store.rel;
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
 
 	batch->marks = palloc(batch->nrows * sizeof(Datum));
 	batch->deletes = palloc(batch->nrows * sizeof(Datum));
+	batch->direct = may_delete_directly(rel);
+	if (batch->direct)
+		CheckCmdReplicaIdentity(rel, CMD_DELETE);
 	for (int i = 0; i < batch->nrows; i++)
 	{
-		IdemDue		what = lock_row(batch, &batch->tids[i], slot);
+		IdemDue		what = take_if_due(batch, &batch->tids[i], slot);
 
 		if (what == IDEM_MARK)
 			batch->marks[batch->nmarks++] = PointerGetDatum(&batch->tids[i]);
@@ -285,12 +322,12 @@ write_batch(IdemBatch *batch)
 	idem_check_triggers(batch->store.rel);
 	idem_check_cascades(batch->store.rel);
 	batch->looked = true;
-	lock_rows(batch);
+	take_rows(batch);
 	make_triggers_immediate();
 	SPI_connect();
 	write_rows(batch,
 			   "DELETE FROM ONLY %s WHERE ctid OPERATOR(pg_catalog.=) ANY ($1)",
-			   batch->deletes, batch->ndeletes);
+			   batch->deletes, batch->direct ? 0 : batch->ndeletes);
 	write_rows(batch,
 			   "UPDATE ONLY %s SET status = 'expired', expires_at ="
 			   " CASE WHEN $2 OPERATOR(pg_catalog.<) 0 THEN 'infinity'"

@@ -85,7 +85,8 @@ typedef struct IdemBatch
 	ItemPointerData *tids;		/* the rows to be looked at */
 	int			nrows;			/* how many */
 	bool		looked;			/* at them: an error is about one of them */
-	Datum	   *marks;			/* places of the rows that were locked */
+	bool		direct;			/* deletions need no statement */
+	Datum	   *marks;			/* places of the rows that were taken */
 	Datum	   *deletes;
 	int			nmarks;
 	int			ndeletes;
