@@ -138,5 +138,35 @@ my $again = sub { $caller->query('EXECUTE replay(' . $_[0] % 10 . ')') };
 my %burst = cost($rounds, $again);
 at_most($burst{buffers}, 1.06, 'buffers for a replay of a key that is known');
 
+# The sweep, whose session is not ours: keys that are past their memory
+sub swept
+{
+	my $observer = session($node);
+	my ($before, $deleted, $after);
+
+	$observer->query(<<'END');
+TRUNCATE idempotency_keys;
+SELECT count(idem_reserve('swept' || i)) FROM generate_series(1, 5000) AS i;
+UPDATE idempotency_keys SET status = 'released', expires_at = created_at;
+END
+	$observer->query('VACUUM idempotency_keys');
+	$before = $observer->query('SELECT pg_current_wal_insert_lsn()');
+	$deleted = $observer->query('SELECT deleted FROM idem_sweep()');
+	$after = $observer->query("SELECT pg_current_wal_insert_lsn() - '$before'");
+	is($deleted, 5000, 'swept');
+	$observer->drop;
+	return $after / 5000;
+}
+
+at_most(swept(), 62, 'bytes of WAL for a key that is swept');
+
+# A trigger is still fired, for which the sweep needs a statement
+$node->safe_psql('postgres', <<'END');
+CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END';
+CREATE TRIGGER ignored BEFORE DELETE ON idempotency_keys
+FOR EACH ROW EXECUTE FUNCTION ignore();
+END
+cmp_ok(swept(), '>', 100, 'more where there is a trigger');
+
 $node->stop;
 done_testing();
