@@ -62,21 +62,24 @@ begin_scan(IdemStore *store, const IdemKey *key, Snapshot snapshot)
 /*
  * Is room scarce on the page of the row that was fetched, where there may be
  * dead versions to take away?  Scarce is what a version like this one and "room"
- * bytes more would not fit in; heap_page_prune_opt() has its own limit, and needs
- * less to begin.  To look without a lock is good enough, for it as for us.
+ * bytes more would not fit in, but nothing from which heap_page_prune_opt() would
+ * turn away.  To look without a lock is good enough, for it as for us.
  */
 static bool
-room_is_scarce(TupleTableSlot *slot, Size room)
+room_is_scarce(Relation rel, TupleTableSlot *slot, Size room)
 {
 	BufferHeapTupleTableSlot *fetched = (BufferHeapTupleTableSlot *) slot;
+	Size		least = BLCKSZ / 10;
+	Size		most = RelationGetTargetPageFreeSpace(rel,
+													  HEAP_DEFAULT_FILLFACTOR);
 	Page		page;
 
 	if (!TTS_IS_BUFFERTUPLE(slot) || !BufferIsValid(fetched->buffer))
 		return false;
 	page = BufferGetPage(fetched->buffer);
+	room += fetched->base.tuple->t_len;
 	return TransactionIdIsValid(((PageHeader) page)->pd_prune_xid) &&
-		PageGetHeapFreeSpace(page) <
-		Max(BLCKSZ / 10, fetched->base.tuple->t_len + room);
+		PageGetHeapFreeSpace(page) < Max(least, Min(most, room));
 }
 
 /*
@@ -100,7 +103,7 @@ fetch_at(IdemStore *store, ItemPointer tid, Snapshot dirty,
 {
 	if (!table_tuple_fetch_row_version(store->rel, tid, dirty, slot))
 		return false;
-	if (!room_is_scarce(slot, room))
+	if (!room_is_scarce(store->rel, slot, room))
 		return true;
 
 	/* nobody may look at the page meanwhile, nor may we */

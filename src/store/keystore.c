@@ -92,27 +92,28 @@ find_table(IdemWait *wait)
  * the table is still known after that, it is there and will stay.
  */
 static Relation
-open_known_table(IdemStore *store, LOCKMODE lockmode)
+open_known_table(IdemStore *store, bool to_write)
 {
-	idem_lock_relation(store->wait, table_oid, lockmode);
+	if (to_write && ConditionalLockRelationOid(table_oid, RowExclusiveLock))
+		store->lockmode = RowExclusiveLock;
+	else
+		idem_lock_relation(store->wait, table_oid, AccessShareLock);
 	if (table_known)
 		return relation_open(table_oid, NoLock);
-	UnlockRelationOid(table_oid, lockmode);
+	UnlockRelationOid(table_oid, store->lockmode);
+	store->lockmode = AccessShareLock;
 	return NULL;
 }
 
 static void
-open_table(IdemStore *store, IdemWait *wait, LOCKMODE lockmode)
+open_table(IdemStore *store, IdemWait *wait, bool to_write)
 {
 	store->wait = wait;
-	store->rel = table_known ? open_known_table(store, lockmode) : NULL;
-	store->lockmode = lockmode;
-	if (store->rel == NULL)
-	{
-		store->rel = find_table(wait);
-		store->lockmode = AccessShareLock;
-	}
+	store->lockmode = AccessShareLock;
 	store->writing = false;
+	store->rel = table_known ? open_known_table(store, to_write) : NULL;
+	if (store->rel == NULL)
+		store->rel = find_table(wait);
 	store->pkey = NULL;
 	store->pkey_oid = pkey_oid;
 	store->sequence = sequence_oid;
@@ -122,15 +123,17 @@ open_table(IdemStore *store, IdemWait *wait, LOCKMODE lockmode)
 void
 idem_store_open(IdemStore *store, IdemWait *wait)
 {
-	open_table(store, wait, AccessShareLock);
+	open_table(store, wait, false);
 }
 
-/* The same for who is likely to write: two locks for the price of one */
+/*
+ * The same for who is likely to write, which spares him the second lock.  If it
+ * cannot be had at once he reads first: there may be nothing to write.
+ */
 void
 idem_store_open_to_write(IdemStore *store)
 {
-	open_table(store, NULL, XactReadOnly || RecoveryInProgress() ?
-			   AccessShareLock : RowExclusiveLock);
+	open_table(store, NULL, !XactReadOnly && !RecoveryInProgress());
 }
 
 /*

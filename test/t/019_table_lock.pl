@@ -67,6 +67,8 @@ foreach my $object (
 	'idempotency_keys', 'idempotency_keys_pkey',
 	'idempotency_keys_token_seq')
 {
+	# a session's first write locks more than later ones
+	($holder, $caller) = (session($node), session($node));
 	my $start = clock_gettime(CLOCK_MONOTONIC);
 
 	stand_in_the_way($object);
@@ -78,6 +80,40 @@ foreach my $object (
 	is($caller->query("SELECT count(*) FROM idem_lookup('new')"),
 		0, '... and nothing is left of it');
 }
+
+# who has written before locks the index as a reader does: only its owner can
+# stand in his way there
+$caller->query("SELECT FROM idem_reserve('ready')");
+$holder->query('BEGIN');
+$holder->query("SELECT FROM idem_reserve('held')");
+$nobody->query("SET lock_timeout = '1 min'");
+like(
+	$nobody->try(<<'END'), qr/^42/, 'a writer does not hold up a stranger');
+CREATE TRIGGER t BEFORE INSERT ON idempotency_keys_pkey
+	FOR EACH ROW EXECUTE FUNCTION nothing()
+END
+$nobody->query('RESET lock_timeout');
+my $owner = session($node);
+$owner->send('ALTER INDEX idempotency_keys_pkey SET TABLESPACE pg_default');
+waits($owner);
+is(heard($caller, 'new'), '55P03', 'the owner in the way: a new key is refused');
+is(heard($caller, 'done'), 'done 1 f 1', '... a replay seen lately is answered');
+$holder->query('ROLLBACK');
+is($owner->answer->{sqlstate}, '', '... and he gets his turn');
+is(heard($caller, 'done'), 'done 1 f 1', '... after which all is as before');
+
+# who has nothing to write does not wait for those who keep writers out
+my $done =
+  $admin->query("SELECT token FROM idempotency_keys WHERE key = 'done'");
+$owner->query('BEGIN');
+$owner->query('LOCK TABLE idempotency_keys IN SHARE MODE');
+$caller->query("SET lock_timeout = '1 min'");
+is($caller->query("SELECT idem_complete('done', '1', $done)"),
+	'f', 'a completion that is repeated is answered');
+is($caller->query("SELECT idem_release('open', $token + 1000)"),
+	'f', '... and a release with a wrong token');
+$caller->query('RESET lock_timeout');
+$owner->query('ROLLBACK');
 
 # what is said
 stand_in_the_way('idempotency_keys');
