@@ -317,14 +317,14 @@ outside() {
 	return "$status"
 }
 
-# planted FILE TEXT: notice what breaks the rules of the house
+# planted FILE TEXT COMPLAINT: notice what breaks the rules of the house
 planted() {
-	local status=0
+	local found
 	cp -p "$1" "$1.kept" && echo "$2" >>"$1" &&
 		make -s with_llvm=no >/dev/null || return
-	bash test/rooms/check.sh && status=1
-	mv "$1.kept" "$1" && touch "$1"
-	return "$status"
+	found=$(bash test/rooms/check.sh)
+	echo "$found"
+	mv "$1.kept" "$1" && touch "$1" && grep -qF -e "$3" <<<"$found"
 }
 
 rooms() {
@@ -332,11 +332,18 @@ rooms() {
 		cd "$log/rooms" &&
 		bash test/rooms/check.sh &&
 		echo 'ok 4 - rooms use those below them' &&
-		planted src/store/hint.c '#include "gate/idem_gate.h"' &&
+		planted src/store/hint.c '#include "gate/idem_gate.h"' \
+			'src/store/hint.c uses src/gate/idem_gate.h' &&
 		planted src/keys/name.c \
-			'void idem_writer_init(void); void idem_up(void); void idem_up(void) { idem_writer_init(); }' &&
+			'void idem_writer_init(void); void idem_up(void); void idem_up(void) { idem_writer_init(); }' \
+			'src/keys/name.o uses src/store/rowwriter.o for idem_writer_init' &&
 		planted src/store/row.c \
-			'void idem_ring(void); void idem_ring(void) { idem_writer_init(); }' &&
+			'void idem_ring(void); void idem_ring(void) { idem_writer_init(); }' \
+			$'\tsrc/store/row.o' &&
+		planted src/store/row.c 'void stranger(void); void stranger(void) { }' \
+			'src/store/row.o defines stranger' &&
+		planted src/store/row.c "$(yes '' | head -450; echo ' ')" \
+			'src/store/row.c has more than 450 lines' &&
 		echo 'ok 5 - and whatever else is noticed'
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 #
-# Which room of the source uses which, and are there circles?
+# Which room of the source uses which, and are there circles?  What do files
+# call their own, and how long are they?
 #
 #	bash test/rooms/check.sh [DIR]	a tree that has been built, by default here
 #
@@ -8,6 +9,9 @@
 # the headers of their own room and of rooms below, objects use symbols that are
 # defined there, and no files use each other in a ring.  Only the top, which
 # the server loads, knows everybody; everybody knows its settings.
+#
+# Before PostgreSQL 16 others see all symbols of a module: they begin as the
+# project does.  No file has more than 450 lines.
 #
 # Prints what is wrong, and fails if anything is.
 
@@ -51,14 +55,32 @@ uses() {
 		}'
 }
 
+# What objects define under names that are not ours, but for what the server
+# looks for
+names() {
+	local object
+	for object in src/*.o src/*/*.o; do
+		nm --defined-only "$object" |
+			sed -nE "s|^.* [A-Z] (.*)|$object defines \1|p"
+	done | grep -vE ' (pg_finfo_)?idem_| (_PG_init|Pg_magic_func)$' || true
+}
+
+lengths() {
+	awk 'FNR == 451 { print FILENAME " has more than 450 lines" }' \
+		src/*.[ch] src/*/*.[ch]
+}
+
 wrong() {
 	local user used symbol
 	{ includes; uses; } | while read -r user used symbol; do
 		below "$(cut -d/ -f2 <<<"$user")" "$(cut -d/ -f2 <<<"$used")" ||
 			echo "$user uses $used${symbol:+ for $symbol}"
 	done
-	uses | awk '{ print $1, $2 }' | { tsort 2>&1 >/dev/null || true; } |
-		sed 's/^tsort: -: */a ring of files: /'
+	uses | awk '{ print $1, $2 }' | sort -u |
+		{ LC_ALL=C tsort 2>&1 >/dev/null || true; } |
+		sed 's/^tsort: -: .*/a ring of files:/; s/^tsort: /\t/'
+	names
+	lengths
 }
 
 [ "$(ls -d src/*/ | wc -l)" -eq "${#rooms[@]}" ] ||
