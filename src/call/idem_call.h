@@ -13,6 +13,8 @@
  *	owner.c		who may act
  *	durable.c	which commits must be flushed
  *	autocommit.c	is there a transaction around the call?
+ *	callplan.c, callscan.c
+ *				calls in FROM: planned, executed
  *	callsite.c	memory of single statements,
  *	session.c	and of interactive sessions
  *	report.c	errors
@@ -45,6 +47,13 @@ typedef enum IdemError
 } IdemError;
 
 /* args.c */
+/* What a ttl is of: each has its setting, and its limit */
+typedef enum IdemTtl
+{
+	IDEM_LEASE,
+	IDEM_MEMORY
+} IdemTtl;
+
 extern void idem_key_from_args(IdemKey *key, FunctionCallInfo fcinfo,
 							   int keyarg, int scopearg);
 extern void idem_key_set(IdemKey *key, text *name, FunctionCallInfo fcinfo,
@@ -55,13 +64,6 @@ extern int64 idem_interval_usecs(const char *what, const Interval *span);
 extern const Interval *idem_interval_from_args(FunctionCallInfo fcinfo,
 											   int argno);
 extern int64 idem_wait_from_args(FunctionCallInfo fcinfo, int argno);
-/* What a ttl is of: each has its setting, and its limit */
-typedef enum IdemTtl
-{
-	IDEM_LEASE,
-	IDEM_MEMORY
-} IdemTtl;
-
 extern void idem_check_ttl(const char *what, IdemTtl kind,
 						   const Interval *ttl);
 extern void idem_check_takeover(const Interval *takeover);
@@ -100,8 +102,6 @@ enum
 
 extern const Oid idem_answer_types[];
 
-extern void idem_check_columns(TupleDesc desc, const Oid *types, int natts,
-							   const char *name);
 /* An answer; values are in the memory that was the current one */
 typedef struct IdemAnswer
 {
@@ -109,6 +109,8 @@ typedef struct IdemAnswer
 	bool		isnull[Natts_answer];
 } IdemAnswer;
 
+extern void idem_check_columns(TupleDesc desc, const Oid *types, int natts,
+							   const char *name);
 extern void idem_answer(IdemAnswer *answer, const IdemRow *row,
 						IdemStatus status, TimestampTz now);
 extern void idem_answer_move(IdemAnswer *answer);
@@ -205,8 +207,8 @@ extern void idem_require_autocommit(const char *function);
 extern void idem_count_conflict(int *conflicts, const IdemKey *key);
 extern char *idem_describe(const IdemKey *key, const IdemRow *row);
 extern pg_noreturn void idem_report_denied(const IdemKey *key,
-										   const IdemRow *row) ;
+										   const IdemRow *row);
 extern pg_noreturn void idem_report(IdemError error, const IdemKey *key,
-						const IdemRow *row) ;
+						const IdemRow *row);
 
 #endif							/* IDEM_CALL_H */

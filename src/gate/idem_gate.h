@@ -80,7 +80,7 @@ extern const IdemScanFunction idem_begin_scan;
 
 /* refuse.c */
 extern pg_noreturn void idem_refuse(const IdemKey *key,
-						const IdemReserveOutcome *outcome) ;
-extern pg_noreturn void idem_refuse_unkeyed(const IdemTool *tool) ;
+						const IdemReserveOutcome *outcome);
+extern pg_noreturn void idem_refuse_unkeyed(const IdemTool *tool);
 
 #endif							/* IDEM_GATE_H */

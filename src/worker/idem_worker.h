@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * idem_worker.h
- *	  The launcher, its workers and the counters: shared declarations.
+ *	  The launcher, its workers and what they do.
  *
  * Correctness does not depend on any of this: every function judges by time.
  * The sweep makes the table true for people who look at it, and bounded.
@@ -11,8 +11,6 @@
  *	worker.c	one process for one round in one database; idem_sweep()
  *	sweep.c		what a round does: where the hand goes, and for how long
  *	batch.c		its transactions
- *	shmem.c		what outlives a round in shared memory, if preloaded
- *	stats.c		counters, and the view that shows them
  *
  * A round is an IdemRound in a dynamic shared memory segment.  Whoever wants
  * it done fills in the order, starts a worker, waits for its end and reads the
