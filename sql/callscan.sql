@@ -118,6 +118,14 @@ EXECUTE external ('externals', 1);
 DEALLOCATE external;
 RESET enable_material;
 
+-- each row is a call, also where the planner knows rows to be equal
+CREATE TABLE batch AS SELECT n, 'batch ' || n % 10 AS key FROM generate_series(1, 100) n;
+ANALYZE batch;
+WITH answers AS MATERIALIZED (SELECT r.status FROM batch b, idem_reserve(b.key, request => jsonb_build_object('of', lower(b.key || ' request'), 'is', upper(b.key))) r) SELECT status, count(*) FROM answers GROUP BY status ORDER BY status;
+WITH answers AS MATERIALIZED (SELECT r.status FROM batch b, LATERAL (SELECT status FROM idem_reserve(b.key || ' limited') LIMIT 1) r) SELECT status, count(*) FROM answers GROUP BY status ORDER BY status;
+WITH answers AS MATERIALIZED (SELECT r.status FROM batch b, LATERAL (SELECT status FROM idem_reserve(b.key || ' first') UNION ALL SELECT status FROM idem_reserve(b.key || ' second', request => jsonb_build_object('of', lower(b.key || ' request'), 'is', upper(b.key)))) r) SELECT status, count(*) FROM answers GROUP BY status ORDER BY status;
+DROP TABLE batch;
+
 -- cursors, there and back
 BEGIN;
 DECLARE plain CURSOR FOR SELECT status FROM idem_reserve('cursor');

@@ -117,6 +117,22 @@ uses_row(RelOptInfo *rel)
 	return first >= 0 && first <= -FirstLowInvalidHeapAttributeNumber;
 }
 
+/*
+ * A call is made for each row that it is laterally joined to, also if the rows
+ * are equal: two must not both be told "reserved".  Memoize, which would answer
+ * the second one for us, is not planned over a volatile target list, but does
+ * not ask what kind of function the relation itself calls.
+ */
+static void
+forbid_memoize(RelOptInfo *rel, RangeTblEntry *rte)
+{
+	Node	   *calls = rte->rtekind == RTE_FUNCTION ?
+		(Node *) rte->functions : (Node *) rte->subquery;
+
+	if (rel->lateral_vars != NIL && contain_volatile_functions(calls))
+		rel->reltarget->has_volatile_expr = VOLATILITY_VOLATILE;
+}
+
 /* Plan the scan where it can stand for the one path that there is */
 static void
 offer_scan(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rte)
@@ -128,6 +144,7 @@ offer_scan(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rte)
 
 	if (next_hook)
 		next_hook(root, rel, rti, rte);
+	forbid_memoize(rel, rte);
 	if (expr == NULL || !idem_enable_callscan ||
 		list_length(rel->pathlist) != 1)
 		return;
