@@ -95,6 +95,8 @@ SELECT generate_series(1, attempt + 1) AS n, upper(status) AS status FROM idem_r
 SELECT status, count(*) OVER () AS rows FROM idem_reserve('window');
 SELECT r.status, l.status AS looked_up, l.attempt FROM idem_reserve('both') r, LATERAL idem_lookup('both') l;
 SELECT * FROM idem_lookup('absent');
+SELECT status, 1 AS n FROM idem_reserve('union 1') UNION ALL SELECT 'x' || status, attempt FROM idem_reserve('union 2')
+UNION ALL SELECT key, attempt + 1 FROM idem_lookup('union 1') ORDER BY n DESC, status;
 SELECT n, l.key, l.status FROM generate_series(1, 2) n LEFT JOIN LATERAL idem_lookup('columns' || repeat('x', n - 1)) l ON true ORDER BY n;
 SELECT n, l.word FROM generate_series(1, 2) n LEFT JOIN LATERAL (SELECT coalesce(status, 'none') || n AS word FROM idem_lookup('columns')) l ON n = 1 ORDER BY n;
 

@@ -50,7 +50,9 @@ typedef struct CallScanState
 	bool		params_known;	/* once there was a rescan */
 	bool		called;
 	bool		recalled;		/* it was called, and parameters have changed */
-	bool		has_row;
+	bool		has_row;		/* the answer, and its columns */
+	Datum		values[IDEM_SCAN_COLUMNS];
+	bool		isnull[IDEM_SCAN_COLUMNS];
 	ScanPosition position;
 } CallScanState;
 
@@ -220,27 +222,10 @@ call_context(CallScanState *state)
 	return state->cxt;
 }
 
-/* Put the columns that are used into the scan's slot */
-static void
-keep_answer(CallScanState *state, const Datum *values, const bool *isnull)
-{
-	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
-	ListCell   *lc;
-	int			i = 0;
-
-	foreach(lc, state->columns)
-	{
-		slot->tts_values[i] = values[lfirst_int(lc)];
-		slot->tts_isnull[i++] = isnull[lfirst_int(lc)];
-	}
-}
-
 /* Make the call */
 static void
 call(CallScanState *state)
 {
-	Datum		values[IDEM_SCAN_COLUMNS];
-	bool		isnull[IDEM_SCAN_COLUMNS];
 	PgStat_FunctionCallUsage usage;
 	MemoryContext oldcxt;
 
@@ -248,12 +233,29 @@ call(CallScanState *state)
 	evaluate_args(state, state->css.ss.ps.ps_ExprContext);
 	CHECK_FOR_INTERRUPTS();
 	pgstat_init_function_usage(state->fcinfo, &usage);
-	state->has_row = state->function->call(state->fcinfo, values, isnull);
+	state->has_row = state->function->call(state->fcinfo, state->values,
+										   state->isnull);
 	pgstat_end_function_usage(&usage, true);
-	if (state->has_row)
-		keep_answer(state, values, isnull);
 	MemoryContextSwitchTo(oldcxt);
 	state->called = true;
+}
+
+/*
+ * Put the columns that are used into the scan's slot, each time: who was given
+ * the slot may have changed what is in it.
+ */
+static void
+store_row(CallScanState *state, TupleTableSlot *slot)
+{
+	ListCell   *lc;
+	int			i = 0;
+
+	foreach(lc, state->columns)
+	{
+		slot->tts_values[i] = state->values[lfirst_int(lc)];
+		slot->tts_isnull[i++] = state->isnull[lfirst_int(lc)];
+	}
+	ExecStoreVirtualTuple(slot);
 }
 
 /* Move on by one place, which may be back; the slot is empty beside the row */
@@ -269,10 +271,9 @@ fetch(CallScanState *state)
 	else
 		state->position = Max(state->position - 1, BEFORE_ROW);
 
-	/* what is in an empty slot stays there */
 	ExecClearTuple(slot);
 	if (state->has_row && state->position == ON_ROW)
-		ExecStoreVirtualTuple(slot);
+		store_row(state, slot);
 	return slot;
 }
 
