@@ -37,8 +37,8 @@ SPECS        = bounded-waits call-sites changed-table dropped-tool insert-race \
 	prepared recreated registrations reindex reserve-at-once reserve-waits \
 	reserve-waits-committed rewritten-table run savepoints \
 	serializable-neighbours settle-after-rival settle-at-once sql-reserve \
-	sql-settle strangers sweep takeover tool-changes tool-serializable triggers \
-	version-order waiters
+	sql-settle strangers sweep sweep-locks takeover tool-changes \
+	tool-serializable triggers version-order waiters
 ISOLATION    = alone $(filter-out $(if $(PREPARED),,prepared),$(SPECS))
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --load-extension=$(EXTENSION) \
 	--encoding=UTF8 --no-locale

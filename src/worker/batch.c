@@ -3,11 +3,11 @@
  * batch.c
  *	  The transactions of the sweep: take some rows and write them.
  *
- * A row is taken where it was seen, unless somebody else has it: deleted at once,
- * or locked and then written.  A row version never changes, so one that could be
- * taken is still what it was judged to be; any other one is left alone, and met
- * again in the next revolution.  Thus no caller loses anything to the sweep: whoever was
- * told "reserved" or true has made a new version.
+ * A row is taken where it was seen, unless somebody else has it: deleted at
+ * once, or locked and then written.  A row version never changes, so one that
+ * could be taken is still what it was judged to be; any other one is left
+ * alone, and met again in the next revolution.  Thus no caller loses anything
+ * to the sweep: whoever was told "reserved" or true has made a new version.
  *
  * The writing is plain SQL as the table's owner, with every trigger and
  * foreign key that an administrator added, and with none of a stranger's; only
@@ -185,18 +185,29 @@ note_row(IdemBatch *batch, const IdemRow *row, IdemDue what)
 
 /*
  * Can rows be deleted without a statement?  Where a DELETE would do nothing but
- * that, this saves it, and the record of the row's lock in the WAL.
+ * that, this saves it, and the record of the row's lock in the WAL.  Foreign
+ * keys that refer to the table are triggers; a table with rules is not opened.
  */
 static bool
 may_delete_directly(Relation rel)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	Oid			owner = rel->rd_rel->relowner;
-
-	return idem_has_plain_shape(rel, list_length(indexes)) &&
+	return rel->trigdesc == NULL &&
 		!rel->rd_rel->relforcerowsecurity &&
-		pg_class_aclcheck(RelationGetRelid(rel), owner,
+		pg_class_aclcheck(RelationGetRelid(rel), rel->rd_rel->relowner,
 						  ACL_DELETE) == ACLCHECK_OK;
+}
+
+/*
+ * Get ready to do it.  The planner would lock the indexes, and so do we: to
+ * find the columns of the replica identity they are opened while the page is
+ * locked, when nobody could see that we wait, nor end it.
+ */
+static void
+prepare_deletions(IdemBatch *batch)
+{
+	batch->direct = may_delete_directly(batch->store.rel);
+	if (batch->direct)
+		idem_store_lock_indexes(&batch->store);
 }
 
 /*
@@ -211,8 +222,11 @@ take_row(IdemBatch *batch, ItemPointer tid, TupleTableSlot *slot, IdemDue what)
 	TM_FailureData tmfd;
 
 	if (what == IDEM_DELETE && batch->direct)
+	{
+		CheckCmdReplicaIdentity(rel, CMD_DELETE);
 		return idem_tuple_delete_nowait(rel, tid, GetCurrentCommandId(true),
 										snapshot, &tmfd);
+	}
 
 	/* the weaker lock is no obstacle to those who merely refer to the row */
 	return table_tuple_lock(rel, tid, snapshot, slot,
@@ -290,14 +304,10 @@ make_triggers_immediate(void)
 static void
 take_rows(IdemBatch *batch)
 {
-	Relation	rel = batch->store.rel;
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TupleTableSlot *slot = table_slot_create(batch->store.rel, NULL);
 
 	batch->marks = palloc(batch->nrows * sizeof(Datum));
 	batch->deletes = palloc(batch->nrows * sizeof(Datum));
-	batch->direct = may_delete_directly(rel);
-	if (batch->direct)
-		CheckCmdReplicaIdentity(rel, CMD_DELETE);
 	for (int i = 0; i < batch->nrows; i++)
 	{
 		IdemDue		what = take_if_due(batch, &batch->tids[i], slot);
@@ -321,6 +331,7 @@ write_batch(IdemBatch *batch)
 
 	idem_check_triggers(batch->store.rel);
 	idem_check_cascades(batch->store.rel);
+	prepare_deletions(batch);
 	batch->looked = true;
 	take_rows(batch);
 	make_triggers_immediate();

@@ -1,5 +1,6 @@
 # What logical decoding tells of a reservation that plain SQL forestalled:
-# nothing.  A subscriber has the rival's row, and would take it away again.
+# nothing.  A subscriber has the rival's row, and would take it away again.  And
+# of rows that the sweep deletes: which they were.
 
 use strict;
 use warnings FATAL => 'all';
@@ -45,6 +46,38 @@ is(join(' ', @{ $caller->answer->{rows}[0] }), 'done 7',
 
 is($rival->query(<<'END'), 'INSERT', 'subscribers hear of one row');
 SELECT string_agg(substring(data, 'idempotency_keys: (\w+)'), ' ')
+FROM pg_logical_slot_get_changes('slot', NULL, NULL)
+WHERE data LIKE 'table public.idempotency_keys:%'
+END
+
+# The sweep, where no trigger wants a statement.  It waits for nobody who has an
+# index, although the columns of the replica identity are those of one.
+my $sweep = 'SELECT expired, deleted FROM idem_sweep()';
+
+$rival->query($_) foreach 'DROP TRIGGER at_gate ON idempotency_keys',
+  'CREATE INDEX another ON idempotency_keys (created_at)',
+  q{UPDATE idempotency_keys SET expires_at = '2020-01-01'},
+  q{SELECT pg_logical_slot_get_changes('slot', NULL, NULL)},
+  'BEGIN', 'ALTER INDEX another SET TABLESPACE pg_default';
+is($caller->query($sweep), '0|0', 'nothing is deleted while an index is locked');
+$rival->query('COMMIT');
+
+$rival->query($_) foreach <<'END', 'ALTER TABLE idempotency_keys REPLICA IDENTITY NOTHING';
+CREATE PUBLICATION deletions FOR TABLE idempotency_keys WITH (publish = 'delete')
+END
+$rival->query(<<'END');
+INSERT INTO idempotency_keys (key, status, attempt, maybe_ran, token, owner,
+	created_at, reserved_at, expires_at)
+VALUES ('lapsed', 'in_progress', 1, false, 71, current_user, now(), now(), now())
+END
+is($caller->query($sweep), '1|0', 'nor what subscribers could not be told of');
+$rival->query('ALTER TABLE idempotency_keys REPLICA IDENTITY DEFAULT');
+is($caller->query($sweep), '0|1', 'then it is');
+
+# the sweep's commit does not wait for the disk, where decoding reads: another's does
+$rival->query('DROP PUBLICATION deletions');
+is($rival->query(<<'END'), q{DELETE: scope[text]:'' key[text]:'k'}, 'and they hear of it');
+SELECT string_agg(substring(data, 'idempotency_keys: (DELETE.*)'), ' ')
 FROM pg_logical_slot_get_changes('slot', NULL, NULL)
 WHERE data LIKE 'table public.idempotency_keys:%'
 END
