@@ -84,6 +84,8 @@ SELECT scans($$SELECT * FROM pg_temp.idem_lookup('k')$$);
 -- From here on with the scan that the server has set
 RESET idem_tool.enable_callscan;
 RESET plan_cache_mode;
+SELECT scans($$SELECT * FROM idem_reserve('k')$$) = CASE WHEN current_setting('idem_tool.enable_callscan')::boolean
+	THEN 'Custom Scan idem_reserve' ELSE 'Function Scan idem_reserve' END AS as_set;
 
 -- columns in whatever order, conditions, expressions of them
 SELECT attempt, status, 'x' || status AS word, token > 0 AS token FROM idem_reserve('columns');
