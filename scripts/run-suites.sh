@@ -328,7 +328,7 @@ planted() {
 }
 
 rooms() {
-	cp -r Makefile idem_tool.control src sql test "$log/rooms" &&
+	cp -a Makefile idem_tool.control src sql test "$log/rooms" &&
 		cd "$log/rooms" &&
 		bash test/rooms/check.sh &&
 		echo 'ok 4 - rooms use those below them' &&
