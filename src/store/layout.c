@@ -113,7 +113,11 @@ key_problem(Relation idx)
 	Form_pg_index index = idx->rd_index;
 	const char *problem = gettext_noop("It is over other columns, or in another order.");
 
-	if (!index->indisvalid)
+	/*
+	 * One that is no longer primary was replaced by REINDEX CONCURRENTLY after
+	 * we had found it, and stays good until we let go of the table.
+	 */
+	if (!index->indisvalid && index->indisprimary)
 		return gettext_noop("It is not valid.");
 	if (!index->indimmediate)
 		return gettext_noop("It is deferrable.");

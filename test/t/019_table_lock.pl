@@ -9,6 +9,8 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use IdemTest;
+use IPC::Run;
+use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock_gettime usleep CLOCK_MONOTONIC);
 
@@ -167,6 +169,25 @@ is(heard($newcomer, 'done', "wait => '1200 ms'"),
 	'55P03', "... and so is a session's first call, when it has waited");
 $holder->query('COMMIT');
 is(heard($caller, 'done'), 'done 1 f 1', '... until it is free again');
+
+# nobody is told that the key is not ours when another index takes its place
+# while he looks for it, as a session's first call does
+my $script = $node->basedir . '/first_call.sql';
+append_to_file($script, "SELECT FROM idem_lookup('done');\n");
+my $complaints = '';
+my $callers = IPC::Run::start(
+	[
+		'pgbench', '--no-vacuum', '--connect', '--client=4',
+		'--transactions=250', "--file=$script", $node->connstr('postgres')
+	],
+	'>', \my $report, '2>', \$complaints);
+while ($callers->pumpable)
+{
+	$owner->query('REINDEX INDEX CONCURRENTLY idempotency_keys_pkey');
+	$callers->pump_nb;
+}
+ok($callers->finish, 'first calls while the key is indexed anew')
+  or diag $complaints;
 
 $node->stop;
 done_testing();
