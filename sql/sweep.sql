@@ -106,6 +106,7 @@ SELECT expired, deleted FROM idem_sweep();
 -- triggers see every row, statement triggers every statement; names in their
 -- functions are looked up in pg_catalog only
 CREATE TABLE fired (what text);
+GRANT INSERT ON fired TO pg_database_owner;
 CREATE FUNCTION record() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO public.fired VALUES (concat_ws(' ', TG_WHEN, TG_OP, TG_LEVEL));
@@ -141,6 +142,7 @@ TABLE idem_stats;
 SET idem_tool.worker = off;
 RESET ROLE;
 SELECT idem_grant('regress_idem_sweep', 'operator');
+SELECT add('an operator''s', 'done', '24 hours');
 SET ROLE regress_idem_sweep;
 SELECT expired, deleted FROM idem_sweep();
 RESET ROLE;
@@ -153,11 +155,18 @@ DROP ROLE regress_idem_sweep;
 DROP TABLE told, fired;
 DROP FUNCTION add, object, record;
 
--- records of the audit go after idem_tool.audit_ttl, others stay
+-- records of the audit go after idem_tool.audit_ttl, others stay; a round gives
+-- that up after a second, so that a slow machine may need some
 INSERT INTO idem_audit (at, role, session_role, action, scope, key, old_status,
 	new_status)
 SELECT clock_timestamp() - days * interval '1 day', current_user, session_user,
 	'resolve', '', 'old', 'expired', 'done'
 FROM unnest(ARRAY[92, 91, 89]) AS days;
-SELECT pages > 0 AS swept FROM idem_sweep();
+DO $$
+BEGIN
+	FOR i IN 1..100 LOOP
+		PERFORM idem_sweep();
+		EXIT WHEN (SELECT count(*) FROM idem_audit WHERE key = 'old') < 3;
+	END LOOP;
+END $$;
 SELECT count(*) FROM idem_audit WHERE key = 'old';
