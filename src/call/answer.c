@@ -11,6 +11,7 @@
 #include "catalog/pg_type.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 #include "utils/typcache.h"
 
 const Oid	idem_answer_types[Natts_answer] = {
@@ -119,12 +120,28 @@ idem_answer_move(IdemAnswer *answer)
 			datumCopy(answer->values[Anum_answer_result], false, -1);
 }
 
-/* The answer as a row of the type that the function returns */
+/*
+ * The type that the function returns.  If the extension was made anew while the
+ * call waited for the table, that is another one than the caller knows, with the
+ * same columns, and the function that is running is no longer in the catalogs.
+ */
+static Oid
+answer_type(FunctionCallInfo fcinfo)
+{
+	Oid			function = fcinfo->flinfo->fn_oid;
+
+	if (SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(function)))
+		return get_func_rettype(function);
+	return GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+						   CStringGetDatum("idem_answer"),
+						   ObjectIdGetDatum(idem_extension_schema()));
+}
+
+/* The answer as a row of that type */
 HeapTuple
 idem_answer_tuple(const IdemAnswer *answer, FunctionCallInfo fcinfo)
 {
-	Oid			type = get_func_rettype(fcinfo->flinfo->fn_oid);
-	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
+	TupleDesc	desc = lookup_rowtype_tupdesc(answer_type(fcinfo), -1);
 	HeapTuple	tuple;
 
 	idem_check_columns(desc, idem_answer_types, Natts_answer, "idem_answer");
