@@ -9,9 +9,9 @@
  * lives in memory of the node until the next call.
  *
  * There is no EvalPlanQual to care for.  Where it repeats a query it takes rows
- * of our scan as a whole, and such are not planned so; in a subquery that is
- * evaluated anew it is a scan like any other, for which ExecScan(), which would
- * take it for a join, is not used.
+ * of our scan as a whole, and such are not planned so; in a subquery, or an arm of
+ * UNION ALL, that is evaluated anew it is a scan like any other, for which
+ * ExecScan(), which would take it for a join, is not used.
  *
  *-------------------------------------------------------------------------
  */
