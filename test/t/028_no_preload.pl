@@ -96,7 +96,7 @@ $node->safe_psql('postgres', 'DELETE FROM idempotency_keys');
 $node->safe_psql('postgres',
 	rows_sql('live', 20000, 'done', '-1 day') . 'VACUUM idempotency_keys');
 $node->append_conf('postgresql.conf',
-	"idem_tool.naptime = 200ms\nidem_tool.sweep_pages = 50\n");
+	"idem_tool.naptime = 50ms\nidem_tool.sweep_pages = 50\n");
 my $offset = -s $node->logfile;
 $node->reload;
 $node->wait_for_log(qr/"idem_tool.sweep_pages" changed to "50"/, $offset);
@@ -118,13 +118,14 @@ sub more_blocks
 $node->poll_query_until('postgres',
 	"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'idem_tool worker'"
 );
-# ... and what it read has been counted, which may come later
+# ... and what it read has been counted, which may come later; if later than
+# this, it is still little beside what we wait for
 more_blocks((heap_blocks())[0] + 100);
 my ($from, $start) = heap_blocks();
-ok(more_blocks($from + 500), 'an idle worker goes round');
+ok(more_blocks($from + 3000), 'an idle worker goes round');
 my ($to, $end) = heap_blocks();
 # far less than the whole table each time; autovacuum may read in it too
-my $most = 4 * 50 * (($end - $start) / 0.2 + 2);
+my $most = 4 * 50 * (($end - $start) / 0.05 + 2);
 cmp_ok($to - $from, '<=', $most,
 	sprintf('and reads no more than sweep_pages a round: %d of %d', $to - $from, $most));
 
