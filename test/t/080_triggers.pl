@@ -120,9 +120,10 @@ my %kinds = (
 		q{CREATE DOMAIN app.trapped AS text CHECK (app.note('domain'))},
 		"CREATE TRIGGER trap BEFORE {event} ON idem.{table} FOR EACH ROW WHEN ({row}.key::app.trapped IS NOT NULL) $builtin"
 	],
+	# an array that is built is no NULL, which PostgreSQL knows since 19
 	'with an array of domains in its condition' => [
 		q{CREATE DOMAIN app.trapped AS text CHECK (app.note('array'))},
-		"CREATE TRIGGER trap BEFORE {event} ON idem.{table} FOR EACH ROW WHEN (ARRAY[{row}.key]::app.trapped[] IS NOT NULL) $builtin"
+		"CREATE TRIGGER trap BEFORE {event} ON idem.{table} FOR EACH ROW WHEN (cardinality(ARRAY[{row}.key]::app.trapped[]) = 1) $builtin"
 	],
 	'with a domain in a row in its condition' => [
 		q{CREATE DOMAIN app.trapped AS text CHECK (app.note('row'))},
