@@ -62,7 +62,7 @@ names() {
 	for object in src/*.o src/*/*.o; do
 		nm --defined-only "$object" |
 			sed -nE "s|^.* [A-Z] (.*)|$object defines \1|p"
-	done | grep -vE ' (pg_finfo_)?idem_| (_PG_init|Pg_magic_func)$' || true
+	done | sed -E '/ (pg_finfo_)?idem_/d; / (_PG_init|Pg_magic_func)$/d'
 }
 
 lengths() {
